@@ -39,8 +39,8 @@ class OpenTogether(Closing, Generic[T]):
         """All of them, or none: if one cannot be opened, those that were are closed again."""
         if not self._open:
             with ExitStack() as opening:
-                found = {name: opening.enter_context(closing(one)) for name, one in self._each()}
-                self._stack, self._open = opening.pop_all(), found
+                opened = {name: opening.enter_context(closing(resource)) for name, resource in self._each()}
+                self._stack, self._open = opening.pop_all(), opened
         return self._open
 
     def close(self) -> None:

@@ -51,25 +51,25 @@ def cleaned(text: str, characters: int = MESSAGE_CHARACTERS) -> str:
         shortened = f"{str.__getitem__(text, slice(characters - end))} ... ({many} characters) ... "
         text = shortened + str.__getitem__(text, slice(many - end, None))
     valid = str.encode(text, "utf-8", "backslashreplace").decode()
-    return _UNCLEAN.sub(lambda found: found[0].encode("unicode_escape").decode(), valid)
+    return _UNCLEAN.sub(lambda match: match[0].encode("unicode_escape").decode(), valid)
 
 
-def text_of(thing: object, say: Callable[[Any], str] = str, characters: int = TEXT_CHARACTERS) -> str:
+def text_of(value: object, say: Callable[[Any], str] = str, characters: int = TEXT_CHARACTERS) -> str:
     """The text of any object, whatever its class does when it is asked: :func:`cleaned`.
 
     :param say: ``str`` or ``repr``.
     """
-    if type(thing) in _PLAIN:
-        is_long = type(thing) is int and thing.bit_length() > _LONG_BITS
-        return cleaned(hex(thing) if is_long else say(thing), characters)  # type: ignore[arg-type]
+    if type(value) in _PLAIN:
+        is_long = type(value) is int and value.bit_length() > _LONG_BITS
+        return cleaned(hex(value) if is_long else say(value), characters)  # type: ignore[arg-type]
     name = "__repr__" if say is repr else "__str__"
     try:
-        text = say(thing) if _says_at_once(thing) else within(TEXT_S, lambda: say(thing))
+        text = say(value) if _says_at_once(value) else within(TEXT_S, lambda: say(value))
         return cleaned(text, characters)
     except TimeoutError:
-        why = f"{_class_name(thing)}.{name} takes longer than {TEXT_S:g} s"
+        why = f"{_class_name(value)}.{name} takes longer than {TEXT_S:g} s"
     except BaseException as error:  # noqa: BLE001 - a foreign class may raise anything
-        why = f"{_class_name(error)} in {_class_name(thing)}.{name}"
+        why = f"{_class_name(error)} in {_class_name(value)}.{name}"
     return f"(its text cannot be had: {why})"
 
 
@@ -99,17 +99,17 @@ def begun(call: Callable[[], T]) -> Future[T]:
     return future
 
 
-def _says_at_once(thing: object) -> bool:
+def _says_at_once(value: object) -> bool:
     """Does no foreign code run when the object is asked for its text?"""
-    if not isinstance(thing, BaseException):
+    if not isinstance(value, BaseException):
         return False
-    is_ours = type(thing).__module__ == __name__
-    is_pythons = type(thing).__str__ in (Exception.__str__, OSError.__str__, KeyError.__str__)
-    return (is_ours or is_pythons) and all(type(argument) in _PLAIN for argument in thing.args)
+    is_ours = type(value).__module__ == __name__
+    is_pythons = type(value).__str__ in (Exception.__str__, OSError.__str__, KeyError.__str__)
+    return (is_ours or is_pythons) and all(type(argument) in _PLAIN for argument in value.args)
 
 
-def _class_name(thing: object) -> str:
-    return cleaned(type(thing).__name__, NAME_CHARACTERS)
+def _class_name(value: object) -> str:
+    return cleaned(type(value).__name__, NAME_CHARACTERS)
 
 
 # ---- the root --------------------------------------------------------------------------------------------------
@@ -207,9 +207,9 @@ def recorded_text(error: BaseException, *, rows: bool) -> str:
     """
     if rows or (isinstance(error, TridentError) and not error.may_quote_rows):
         return error_text(error)
-    where = f" in {error.node}, fields ({error.fields})" if isinstance(error, UserCodeError) and error.node else ""
+    location = f" in {error.node}, fields ({error.fields})" if isinstance(error, UserCodeError) and error.node else ""
     return (
-        f"{type(error).__name__}{where}: the text may quote rows and is in the task's log alone "
+        f"{type(error).__name__}{location}: the text may quote rows and is in the task's log alone "
         "([trident] rows_in_errors is False)"
     )
 
@@ -562,17 +562,17 @@ class UnknownNodeError(PlanError):
 
     :param node: the name of the node.
     :param kind: the name of the node's class.
-    :param where: what does not know it.
+    :param location: what does not know it.
     """
 
-    def __init__(self, node: str, kind: str, where: str, cure: str = "") -> None:
+    def __init__(self, node: str, kind: str, location: str, cure: str = "") -> None:
         super().__init__(
-            f"{where} does not know what to do with node {node!r} ({kind})",
+            f"{location} does not know what to do with node {node!r} ({kind})",
             cure or "Use an engine that runs such nodes, and the same version of airflow-trident wherever it runs.",
         )
         self.node = node
         self.kind = kind
-        self.where = where
+        self.where = location
 
 
 class FieldError(PlanError):

@@ -29,7 +29,7 @@ def trident_mending_dag(**dag_args: Any) -> DAG:
     for name in ("dag_id", "schedule"):
         if name in dag_args:
             raise ConfigurationError(f"{name} of the mending DAG cannot be chosen", f"Leave out {name}.")
-    given = {"catchup": False, "is_paused_upon_creation": False, "tags": ["trident"], "doc_md": _DOC, **dag_args}
-    with DAG(MENDING_DAG, schedule=None, **given) as dag:
+    arguments = {"catchup": False, "is_paused_upon_creation": False, "tags": ["trident"], "doc_md": _DOC, **dag_args}
+    with DAG(MENDING_DAG, schedule=None, **arguments) as dag:
         TridentMendingOperator(task_id="mend", retries=0)
     return dag

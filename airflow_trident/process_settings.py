@@ -66,8 +66,8 @@ def _set_zone(before: tuple[Any, ...]) -> None:
 def _mask() -> int | None:
     """Linux tells the umask without a change of it; other threads would write files with a changed one."""
     with contextlib.suppress(OSError):
-        found = _MASK.search(Path("/proc/self/status").read_text(encoding="ascii", errors="replace"))
-        return int(found[1], 8) if found else None
+        match = _MASK.search(Path("/proc/self/status").read_text(encoding="ascii", errors="replace"))
+        return int(match[1], 8) if match else None
     return None
 
 
@@ -109,7 +109,7 @@ HANDLERS = Setting(
     lambda: tuple(map(signal.getsignal, _SIGNALS)),
     _set_handlers,
     lambda before, now: ", ".join(
-        number.name for number, one, other in zip(_SIGNALS, before, now, strict=True) if one != other
+        number.name for number, old, new in zip(_SIGNALS, before, now, strict=True) if old != new
     ),
 )
 STREAMS = tuple(Setting(f"sys.{name}", *_attribute(sys, name)) for name in ("stdout", "stderr", "excepthook"))
@@ -143,35 +143,35 @@ class _Group:
             self._inside += 1
             return len(self._changed_by)
 
-    def leave(self, before: int, most: int | None = None) -> tuple[list[str], bool]:
+    def leave(self, before: int, limit: int | None = None) -> tuple[list[str], bool]:
         """This returns the changes, and whether code of another thread changed something since `before`.
 
-        :param most: if the first ones of this number are as they were, the others are not looked at; None: all are.
+        :param limit: if the first ones of this number are as they were, the others are not looked at; None: all are.
         """
         me = threading.get_ident()
         with self._lock:
             self._inside -= 1
-            found = [] if self._at_end and self._inside else self._set_back(most)
+            problems = [] if self._at_end and self._inside else self._set_back(limit)
             beside = any(thread != me for thread in self._changed_by[before:])
-            self._changed_by += [me] * bool(found)
-            return found, beside
+            self._changed_by += [me] * bool(problems)
+            return problems, beside
 
     def forked(self) -> None:
         """The child of a fork needs a new lock: another thread of its parent may have held the old one."""
         self._lock = threading.Lock()
 
-    def _set_back(self, most: int | None) -> list[str]:
-        found: list[str] = []
+    def _set_back(self, limit: int | None) -> list[str]:
+        problems: list[str] = []
         for place, (setting, before) in enumerate(zip(self._settings, self._baseline, strict=True)):
-            if place == most and not found:
+            if place == limit and not problems:
                 break
             now = setting.read()
             if now == before:
                 continue
-            found.append(f"{setting.name} ({setting.shows(before, now)})")
+            problems.append(f"{setting.name} ({setting.shows(before, now)})")
             with contextlib.suppress(OSError, ValueError, locale.Error):
                 setting.write(before)
-        return found
+        return problems
 
 
 _VALUES = _Group((*QUICK, MASK))

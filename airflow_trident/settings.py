@@ -159,15 +159,15 @@ def number(option: Option, *, least: float) -> float:
     """:raises ConfigurationError: not a number, below `least`, or not whole although the option is an integer."""
     value = text(option)
     try:
-        found = float(value)
+        parsed = float(value)
     except ValueError:
-        found = least - 1
-    if not least <= found < float("inf") or (option.type == "integer" and found != int(found)):
+        parsed = least - 1
+    if not least <= parsed < float("inf") or (option.type == "integer" and parsed != int(parsed)):
         raise ConfigurationError(
             f"[{SECTION}] {option.name} = {value!r} is not a number of at least {least:g}",
             f"Set it in airflow.cfg or as AIRFLOW__TRIDENT__{option.name.upper()}; the default is {option.default}.",
         )
-    return found
+    return parsed
 
 
 def max_merge_rows() -> int:
@@ -245,14 +245,14 @@ def chunk_bytes(staging_dir: AnyPath | None = None) -> int:
     return CHUNK_BYTES if value == "on" or automatic else 0
 
 
-def turn_wait_s(given: float | None) -> float:
+def turn_wait_s(wait_s: float | None) -> float:
     """Seconds that a task waits in its worker: the task's own argument, else as configured."""
-    return given if given is not None else number(TURN_WAIT_S, least=0)
+    return wait_s if wait_s is not None else number(TURN_WAIT_S, least=0)
 
 
-def retention(given: int | None = None) -> int:
+def retention(retained: int | None = None) -> int:
     """Committed transactions to keep: the task's own argument, else as configured."""
-    return given or int(number(RETENTION, least=1))
+    return retained or int(number(RETENTION, least=1))
 
 
 def max_pending() -> int:

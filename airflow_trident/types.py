@@ -197,13 +197,13 @@ def parse_declared(spec: FieldSpec, inferred: Sequence[str | None] = ()) -> Sche
         name = name.removesuffix(":")
         if not _NAME.match(name):
             raise FieldError(f"{name!r} is not a field name", "A name has letters, digits and underscores.")
-        known = inferred[index] if index < len(inferred) else None
-        if not written and known is None:
+        inferred_type = inferred[index] if index < len(inferred) else None
+        if not written and inferred_type is None:
             raise FieldError(
                 f"the type of the new field {name!r} is not known",
                 f'Write it, as in "{name} string", or annotate what the function returns.',
             )
-        fields.append(Field(name, parse_type(written) if written else str(known)))
+        fields.append(Field(name, parse_type(written) if written else str(inferred_type)))
     require_distinct(field.name for field in fields)
     return tuple(fields)
 
@@ -226,10 +226,10 @@ def ddl(schema: Schema) -> str:
     return ", ".join(str(field) for field in schema)
 
 
-def select(schema: Schema, names: Sequence[str], where: str) -> Schema:
+def select(schema: Schema, names: Sequence[str], subject: str) -> Schema:
     """The named fields in the order given.
 
-    :param where: the operation, for the error text.
+    :param subject: the operation, for the error text.
     :raises FieldError: a name is not in `schema`; the text suggests a similar name.
     """
     by_name = {field.name: field for field in schema}
@@ -238,7 +238,7 @@ def select(schema: Schema, names: Sequence[str], where: str) -> Schema:
             near = get_close_matches(name, by_name, n=1)
             hint = f"Did you mean {near[0]!r}?" if near else "Use one of these."
             raise FieldError(
-                f"{where}: no field {name!r} in the stream, which has ({', '.join(by_name)})",
+                f"{subject}: no field {name!r} in the stream, which has ({', '.join(by_name)})",
                 hint,
             )
     return tuple(by_name[name] for name in names)

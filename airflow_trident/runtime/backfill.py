@@ -64,9 +64,9 @@ class Selection:
         first = 1 if self.first is None else self.first
         last = view.next_txid - 1 if self.last is None else self.last
         if first < 1 or last >= view.next_txid or first > last:
-            asked = f"{first}" if first == last else f"{first} to {last}"
+            request = f"{first}" if first == last else f"{first} to {last}"
             raise TransitionError(
-                f"topology {view.topology.name!r} has transactions 1 to {view.next_txid - 1}, not {asked}",
+                f"topology {view.topology.name!r} has transactions 1 to {view.next_txid - 1}, not {request}",
                 f"See `airflow trident ledger list {view.topology.name}`.",
             )
         return list(range(first, last + 1))
@@ -133,7 +133,7 @@ class Backfill:
             if len(many) > 1:
                 results += self._several(many, engine, leaves=selection.failed)
             if selection.failed:
-                results += map(self._told, self._left_over(engine, {result.txid for result in results}))
+                results += map(self._told, self._left_over(engine, {finished.txid for finished in results}))
         if not results:
             self.progress(f"topology {self.topology.name}: nothing to replay, and nothing waits to be committed")
         return results
@@ -147,23 +147,23 @@ class Backfill:
     def _unfinished_of(self, txids: Sequence[int], passed: int, results: list[Backfilled]) -> list[int]:
         """Those of a range of which something may be left to do; what became of the others is added to the results, at
         the price of one look."""
-        known = {tx.txid: tx for tx in self.ledger.transactions(txids[0], min(txids[-1], passed))}
-        left: list[int] = []
+        records = {tx.txid: tx for tx in self.ledger.transactions(txids[0], min(txids[-1], passed))}
+        unfinished: list[int] = []
         for txid in txids:
-            tx = known.get(txid)
+            tx = records.get(txid)
             if txid > passed or (tx is not None and not tx.status.is_final):
-                left.append(txid)
+                unfinished.append(txid)
                 continue
             closed = tx is not None and tx.status is Status.CLOSED
             outcome = BackfillOutcome.CLOSED if closed else BackfillOutcome.ALREADY_COMMITTED
             results.append(self._told(Backfilled(txid=txid, outcome=outcome)))
-        return left
+        return unfinished
 
-    def _told(self, result: Backfilled) -> Backfilled:
-        also = f", and with it {list(result.also_committed)}" if result.also_committed else ""
-        detail = f": {result.detail}" if result.detail else ""
-        self.progress(f"transaction {result.txid}: {result.outcome}{also}{detail}")
-        return result
+    def _told(self, backfilled: Backfilled) -> Backfilled:
+        also = f", and with it {list(backfilled.also_committed)}" if backfilled.also_committed else ""
+        detail = f": {backfilled.detail}" if backfilled.detail else ""
+        self.progress(f"transaction {backfilled.txid}: {backfilled.outcome}{also}{detail}")
+        return backfilled
 
     def _attempts(self) -> Attempts:
         return Attempts(
@@ -206,22 +206,26 @@ class Backfill:
     def _committed(self, txid: int, engine: Engine) -> Backfilled:
         """The commit phase of a processed transaction."""
         try:
-            result = self._committer(engine).commit(txid, take_over=True)
+            sweep = self._committer(engine).commit(txid, take_over=True)
         except TridentError as error:
             return Backfilled(txid=txid, outcome=BackfillOutcome.FAILED, detail=str(error))
-        others = tuple(one for one in result.committed if one != txid)
-        if isinstance(result.own, AlreadyCommitted):
-            mine = txid in result.committed
-            outcome = BackfillOutcome.COMMITTED if mine else BackfillOutcome.ALREADY_COMMITTED
+        others = tuple(other for other in sweep.committed if other != txid)
+        if isinstance(sweep.own, AlreadyCommitted):
+            is_committed = txid in sweep.committed
+            outcome = BackfillOutcome.COMMITTED if is_committed else BackfillOutcome.ALREADY_COMMITTED
             return Backfilled(txid=txid, outcome=outcome, also_committed=others)
-        own = result.own
-        why = own.why if isinstance(own, Wait) else f"transaction {own.by} is {'SKIPPED' if own.skipped else 'FAILED'}"
+        verdict = sweep.own
+        why = (
+            verdict.why
+            if isinstance(verdict, Wait)
+            else f"transaction {verdict.by} is {'SKIPPED' if verdict.skipped else 'FAILED'}"
+        )
         return Backfilled(txid=txid, outcome=BackfillOutcome.PROCESSED, detail=why, also_committed=others)
 
     def _several(self, txids: Sequence[int], engine: Engine, *, leaves: bool) -> Iterator[Backfilled]:
         """Processes and commits together what can go together; afterwards the others, which were not free, one by
         one."""
-        left = list(txids)
+        remaining = list(txids)
         for ended in process_many(
             self.ledger,
             self.topology,
@@ -233,20 +237,20 @@ class Backfill:
             group=self.group,
             is_free=lambda tx: is_unprocessed(tx) and not (leaves and self._somebody_at(tx.txid)),
         ):
-            left = [txid for txid in left if txid not in ended.txids]
+            remaining = [txid for txid in remaining if txid not in ended.txids]
             committed: set[int] = set()
             for txid in ended.txids:
                 if txid in ended.failures:
-                    found = Backfilled(txid=txid, outcome=BackfillOutcome.FAILED, detail=str(ended.failures[txid]))
+                    backfilled = Backfilled(txid=txid, outcome=BackfillOutcome.FAILED, detail=str(ended.failures[txid]))
                 elif txid in committed:
-                    found = Backfilled(txid=txid, outcome=BackfillOutcome.COMMITTED)
+                    backfilled = Backfilled(txid=txid, outcome=BackfillOutcome.COMMITTED)
                 else:
-                    found = self._committed(txid, engine)
-                    committed.update(found.also_committed)
-                    others = tuple(one for one in found.also_committed if one not in ended.txids)
-                    found = replace(found, also_committed=others)
-                yield self._told(found)
-        for txid in left:
+                    backfilled = self._committed(txid, engine)
+                    committed.update(backfilled.also_committed)
+                    others = tuple(other for other in backfilled.also_committed if other not in ended.txids)
+                    backfilled = replace(backfilled, also_committed=others)
+                yield self._told(backfilled)
+        for txid in remaining:
             yield self._told(self._one(txid, engine, leaves=leaves))
 
     def _left_over(self, engine: Engine, tried: Collection[int]) -> list[Backfilled]:

@@ -98,23 +98,23 @@ MOST_ROWS = 1_000_000
 """The most rows of one step, for transactions that were staged apart: these rows are in memory together."""
 
 
-def waiting_run(records: Iterable[TxRecord], is_free: Callable[[TxRecord], bool], most: int) -> tuple[TxRecord, ...]:
+def waiting_run(records: Iterable[TxRecord], is_free: Callable[[TxRecord], bool], limit: int) -> tuple[TxRecord, ...]:
     """The transactions that can commit one after the other, from the first one on, which can commit now.
 
     :param records: in txid order; those missing in between are committed.
     :param is_free: may a commit that somebody has begun be taken over?
     """
-    found: list[TxRecord] = []
+    run: list[TxRecord] = []
     for record in records:
-        if len(found) == most:
+        if len(run) == limit:
             break
         if record.status.lets_others_pass:
             continue
         is_staged = record.status is Status.PROCESSED or (record.status is Status.COMMITTING and is_free(record))
         if not is_staged or record.invalidated or record.staged is None:
             break
-        found.append(record)
-    return tuple(found)
+        run.append(record)
+    return tuple(run)
 
 
 def first_group(waiting: Sequence[TxRecord], manifests: Mapping[str, Manifest]) -> tuple[TxRecord, ...]:
@@ -128,17 +128,17 @@ def first_group(waiting: Sequence[TxRecord], manifests: Mapping[str, Manifest]) 
         return tuple(waiting[:1])
     if first.inseparable:
         whole = tuple(waiting[: len(first.members)])
-        attempts = [(one.txid, one.attempt) for one in whole]
-        return whole if attempts == [(one.txid, one.attempt) for one in first.members] else whole[:1]
-    found: list[TxRecord] = []
+        attempts = [(member_record.txid, member_record.attempt) for member_record in whole]
+        return whole if attempts == [(member.txid, member.attempt) for member in first.members] else whole[:1]
+    group: list[TxRecord] = []
     rows = 0
     for record in waiting:
         manifest = _manifest(record, manifests)
         rows += sum(record.staged.rows.values()) if record.staged is not None else 0
-        if manifest is None or manifest.inseparable or (found and rows > MOST_ROWS):
+        if manifest is None or manifest.inseparable or (group and rows > MOST_ROWS):
             break
-        found.append(record)
-    return tuple(found)
+        group.append(record)
+    return tuple(group)
 
 
 def _manifest(record: TxRecord, manifests: Mapping[str, Manifest]) -> Manifest | None:
@@ -182,7 +182,7 @@ class GroupCommitter:
     go_on: GoOn
 
     def waiting(
-        self, view: LedgerView, is_free: Callable[[TxRecord], bool], most: int, *, remembered: bool
+        self, view: LedgerView, is_free: Callable[[TxRecord], bool], limit: int, *, remembered: bool
     ) -> tuple[TxRecord, ...]:
         """The transactions that can commit together, from that of `view` on, whose turn has come; empty: it goes alone.
 
@@ -191,14 +191,14 @@ class GroupCommitter:
         tx = view.tx
         if tx is None or view.next_txid - 1 == tx.txid or not self.topology.compile().coalesces.commits:
             return ()
-        found = waiting_run(chain([tx], self._above(view, remembered)), is_free, most)
-        return found if len(found) > 1 else ()
+        run = waiting_run(chain([tx], self._above(view, remembered)), is_free, limit)
+        return run if len(run) > 1 else ()
 
     @staticmethod
-    def is_followed(ledger: Ledger, records: Sequence[TxRecord], manifest: Manifest, most: int) -> bool:
+    def is_followed(ledger: Ledger, records: Sequence[TxRecord], manifest: Manifest, limit: int) -> bool:
         """Is the next transaction processed already, as far as is remembered, and may it go with these?"""
         txid = records[-1].txid + 1
-        if len(records) >= most or manifest.inseparable or txid >= ledger.view(0, remembered=True).next_txid:
+        if len(records) >= limit or manifest.inseparable or txid >= ledger.view(0, remembered=True).next_txid:
             return False
         after = ledger.view(txid, remembered=True).tx
         return after is not None and after.status is Status.PROCESSED
@@ -210,25 +210,25 @@ class GroupCommitter:
         while txid < view.next_txid:
             last = min(txid + many, view.next_txid) - 1
             if remembered:
-                views = (self.ledger.view(one, remembered=True).tx for one in range(txid, last + 1))
+                views = (self.ledger.view(above, remembered=True).tx for above in range(txid, last + 1))
                 yield from (tx for tx in views if tx is not None)
             else:
                 yield from self.ledger.transactions(txid, last)
             txid, many = last + 1, many * FIRST_LOOK
 
     def commit(
-        self, waiting: Sequence[TxRecord], states: OpenStates, held: Sequence[CommitTicket] = ()
+        self, waiting: Sequence[TxRecord], states: OpenStates, open_tickets: Sequence[CommitTicket] = ()
     ) -> GroupEnd | None:
         """Gate, states, COMMITTED, for the first of these that go together; None: the first one goes alone.
 
-        :param held: tickets of an open gate; used if they are those of the group.
+        :param open_tickets: tickets of an open gate; used if they are those of the group.
         :raises TridentError: a store or the ledger does not answer. The next sweep goes on.
         """
         group, manifests = self._group_of(waiting)
         if len(group) < 2:
             return None
-        txids = [one.txid for one in group]
-        tickets = held if [one.txid for one in held] == txids else ()
+        txids = [record.txid for record in group]
+        tickets = open_tickets if [ticket.txid for ticket in open_tickets] == txids else ()
         try:
             for _ in range(OVERTAKEN_TIMES):
                 end = self._once(group, manifests, states, tickets)
@@ -242,18 +242,18 @@ class GroupCommitter:
 
     def _group_of(self, waiting: Sequence[TxRecord]) -> tuple[tuple[TxRecord, ...], Mapping[str, Manifest]]:
         """The first of these that go together, and their manifests."""
-        area, found = StagingArea(self.staging_root), dict[str, Manifest]()
+        area, manifests = StagingArea(self.staging_root), dict[str, Manifest]()
         for record in waiting:
             if record.staged is None:
                 break
-            if record.staged.manifest not in found:
+            if record.staged.manifest not in manifests:
                 try:
                     manifest = manifest_of(area, self.ledger, record.staged)
                     require_same_plan(manifest, self.topology.compile())
                 except (StagingError, NewerRecordError, OtherPlanError):
                     break  # the committer that commits it alone emits it again, or says what is wrong
-                found[record.staged.manifest] = manifest
-        return first_group(waiting, found), found
+                manifests[record.staged.manifest] = manifest
+        return first_group(waiting, manifests), manifests
 
     def _once(
         self,
@@ -264,7 +264,7 @@ class GroupCommitter:
     ) -> GroupEnd | tuple[TxRecord, ...]:
         """Records: nobody took the group, as it now is, but another transaction's commit gave a state a higher fence
         meanwhile."""
-        txids = [one.txid for one in group]
+        txids = [record.txid for record in group]
         try:
             tickets = tickets or self.ledger.gate(group, owner=self.attempts.owner)
             _told(Milestone.GATE_OPENED, tickets)
@@ -280,8 +280,8 @@ class GroupCommitter:
             self.progress(f"{_named(txids)} cannot be committed in one step ({error}); committing them one by one")
             return GroupEnd(upto=txids[-1], gated=tuple(tickets))
         _told(Milestone.COMMITTED, tickets)
-        self.progress(f"{_named([one.txid for one in tickets])} are committed in one step")
-        return GroupEnd(committed=tuple(one.txid for one in tickets))
+        self.progress(f"{_named([ticket.txid for ticket in tickets])} are committed in one step")
+        return GroupEnd(committed=tuple(ticket.txid for ticket in tickets))
 
     def _fenced(self, group: Sequence[TxRecord], tickets: Sequence[CommitTicket]) -> GroupEnd | tuple[TxRecord, ...]:
         tx, many = self.ledger.view(group[0].txid).tx, len(tickets)
@@ -290,7 +290,7 @@ class GroupCommitter:
             return GroupEnd(elsewhere=True) if taken else GroupEnd(upto=group[-1].txid)
         if tx is None or tx.status is not Status.COMMITTING or tx.fence != tickets[0].fence:
             return GroupEnd(elsewhere=True)
-        return (*(replace(one, fence=tx.fence) for one in group[:many]), *group[many:])
+        return (*(replace(record, fence=tx.fence) for record in group[:many]), *group[many:])
 
     def _apply(self, tickets: Sequence[CommitTicket], manifests: Mapping[str, Manifest], states: OpenStates) -> None:
         staged = self._staged(tickets, manifests)
@@ -300,10 +300,10 @@ class GroupCommitter:
             batches = staged(name)
             with state_code(name, tickets[-1].txid):
                 applied = opened[name].apply_group(tickets, batches)
-            held = sum(one is Applied.ALREADY for one in applied)
-            already = f" (it had {held} of them already)" if held else ""
-            rows = sum(one.num_rows for one in batches)
-            self.progress(f"{_named([one.txid for one in tickets])}: {rows} rows into state {name}{already}")
+            skipped = sum(outcome is Applied.ALREADY for outcome in applied)
+            already = f" (it had {skipped} of them already)" if skipped else ""
+            rows = sum(batch.num_rows for batch in batches)
+            self.progress(f"{_named([ticket.txid for ticket in tickets])}: {rows} rows into state {name}{already}")
             _told(Milestone.APPLIED, tickets)
 
     def _staged(
@@ -320,31 +320,31 @@ class GroupCommitter:
         area, parts = StagingArea(self.staging_root), dict[str, dict[int, int]]()
         for ticket in tickets:
             parts.setdefault(ticket.staged.manifest, {})[ticket.txid] = ticket.attempt
-        staged = {one.staged.manifest: one.staged for one in tickets}
-        known = {path: manifests.get(path) or manifest_of(area, self.ledger, staged[path]) for path in parts}
-        for manifest in known.values():
+        staged = {member_ticket.staged.manifest: member_ticket.staged for member_ticket in tickets}
+        by_path = {path: manifests.get(path) or manifest_of(area, self.ledger, staged[path]) for path in parts}
+        for manifest in by_path.values():
             require_same_plan(manifest, plan)
             tell_other_code(manifest, plan, self.progress)
         for path, attempts in parts.items():
-            area.require_members(known[path], attempts)
-            area.require_there(known[path], schemas)
+            area.require_members(by_path[path], attempts)
+            area.require_there(by_path[path], schemas)
 
         def batches(state: str) -> list[pa.Table]:
-            found: dict[int, pa.Table] = {}
+            tables_by_txid: dict[int, pa.Table] = {}
             for path, attempts in parts.items():
-                tables = area.read_each(known[path], attempts, state, schemas[state])
-                if known[path].inseparable:
+                tables = area.read_each(by_path[path], attempts, state, schemas[state])
+                if by_path[path].inseparable:
                     return tables
-                found.update(zip(attempts, tables, strict=True))
+                tables_by_txid.update(zip(attempts, tables, strict=True))
             # Transactions that were processed together need not be neighbours: one between them had its own pass.
-            return [found[ticket.txid] for ticket in tickets]
+            return [tables_by_txid[ticket.txid] for ticket in tickets]
 
         return batches
 
     def _committed(self, tickets: Sequence[CommitTicket]) -> None:
-        left = list(tickets[self.go_on(tickets) :])
-        while left:
-            left = left[len(self.ledger.committed(left, retention=self.retention).records) :]
+        remaining = list(tickets[self.go_on(tickets) :])
+        while remaining:
+            remaining = remaining[len(self.ledger.committed(remaining, retention=self.retention).records) :]
         remove_old(StagingArea(self.staging_root), self.ledger, tickets, self.retention)
 
 
@@ -455,9 +455,13 @@ class Committer:
                 return False
         except TridentError:
             return False  # the sweep raises it again, when they are PROCESSED
-        done = [StagedAttempt(txid=one.txid, attempt=one.attempt, staged=one.staged) for one in records if one.staged]
+        done = [
+            StagedAttempt(txid=record.txid, attempt=record.attempt, staged=record.staged)
+            for record in records
+            if record.staged
+        ]
         tickets = self.ledger.processed(done, gate_by=self.attempts.owner).tickets
-        self._fences.update({one.txid: one.fence for one in tickets})
+        self._fences.update({ticket.txid: ticket.fence for ticket in tickets})
         self._held[:] = tickets if len(tickets) == many else ()
         return len(tickets) == many
 
@@ -469,44 +473,56 @@ class Committer:
             return Wait(on=txid, why=f"another committer is at work on transaction {txid}")
         return decision
 
-    def _sweep(self, own: int, states: OpenStates, take_over: bool, remembered: bool) -> list[int]:
-        """Commits from the pointer upwards until one is not ready; and `own` if it is late, below the pointer."""
+    def _sweep(self, target_txid: int, states: OpenStates, take_over: bool, remembered: bool) -> list[int]:
+        """Commits from the pointer upwards until one is not ready; and the target if it is late, below the pointer."""
         done: list[int] = []
-        first = self.ledger.view(own, remembered=remembered, ahead=True)
-        if first.tx is not None and own <= first.pointer.committed:
-            late = self._with_batch(first, own, mine=True)
-            if late is not None and self._try(late, own, states):
-                done.append(own)
-        txid, alone, known = first.pointer.committed + 1, 0, not done
+        first = self.ledger.view(target_txid, remembered=remembered, ahead=True)
+        if first.tx is not None and target_txid <= first.pointer.committed:
+            late = self._with_batch(first, target_txid, is_own=True)
+            if late is not None and self._try(late, target_txid, states):
+                done.append(target_txid)
+        txid, alone, is_current = first.pointer.committed + 1, 0, not done
         while txid < first.next_txid:
             # The first view of the own transaction is valid as long as nothing was committed before it.
-            view = first if txid == own and known else self.ledger.view(txid, remembered=remembered, ahead=True)
+            view = (
+                first
+                if txid == target_txid and is_current
+                else self.ledger.view(txid, remembered=remembered, ahead=True)
+            )
             if view.tx is None or view.tx.status.lets_others_pass:
                 txid += 1
                 continue
-            if txid != own and not take_over and self._is_left(view.tx):
+            if txid != target_txid and not take_over and self._is_left(view.tx):
                 break  # taking over would only fence them
-            held = self._held_from(view.tx)
-            end = None if txid <= alone else self._together(view, own, states, take_over, remembered, held)
+            open_tickets = self._held_from(view.tx)
+            end = (
+                None
+                if txid <= alone
+                else self._together(view, target_txid, states, take_over, remembered, open_tickets)
+            )
             if end is not None:
-                alone, known = end.upto, False
+                alone, is_current = end.upto, False
                 done += end.committed
                 if end.elsewhere:
                     break
                 txid = done[-1] + 1 if end.committed else txid
                 continue
-            ready = self._with_batch(view, txid, mine=txid == own)
-            if ready is None or not self._try(ready, txid, states, held if len(held) == 1 else ()):
+            ready = self._with_batch(view, txid, is_own=txid == target_txid)
+            if ready is None or not self._try(ready, txid, states, open_tickets if len(open_tickets) == 1 else ()):
                 break
             done.append(txid)
-            txid, known = txid + 1, False
+            txid, is_current = txid + 1, False
         return done
 
     def _held_from(self, tx: TxRecord) -> tuple[CommitTicket, ...]:
         """The held tickets, if the first of them belongs to `tx`. They are used only once."""
-        held = tuple(self._held)
+        open_tickets = tuple(self._held)
         self._held.clear()
-        return held if held and (held[0].txid, held[0].fence) == (tx.txid, tx.fence) else ()
+        return (
+            open_tickets
+            if open_tickets and (open_tickets[0].txid, open_tickets[0].fence) == (tx.txid, tx.fence)
+            else ()
+        )
 
     def _is_left(self, tx: TxRecord) -> bool:
         """Is its commit in other hands? Not if this committer opened its gate, as one of a group."""
@@ -515,11 +531,11 @@ class Committer:
     def _together(
         self,
         view: LedgerView,
-        own: int,
+        target_txid: int,
         states: OpenStates,
         take_over: bool,
         remembered: bool,
-        held: Sequence[CommitTicket],
+        open_tickets: Sequence[CommitTicket],
     ) -> GroupEnd | None:
         """Commits what can be committed in one step from here on; None: the first one goes alone."""
         tx = view.tx
@@ -527,7 +543,7 @@ class Committer:
             return None
 
         def is_free(record: TxRecord) -> bool:
-            return take_over or record.txid == own or not self._is_left(record)
+            return take_over or record.txid == target_txid or not self._is_left(record)
 
         committer = GroupCommitter(
             ledger=self.ledger,
@@ -538,22 +554,22 @@ class Committer:
             progress=self.progress,
             go_on=self.go_on,
         )
-        waiting = committer.waiting(view, is_free, len(held) or self.most_together, remembered=remembered)
-        if not waiting or (not held and may_commit(self.ledger, self.topology, view, tx.txid, states) is None):
+        waiting = committer.waiting(view, is_free, len(open_tickets) or self.most_together, remembered=remembered)
+        if not waiting or (not open_tickets and may_commit(self.ledger, self.topology, view, tx.txid, states) is None):
             return None
-        end = committer.commit(waiting, states, held)
+        end = committer.commit(waiting, states, open_tickets)
         if end is not None:
-            self._fences.update({one.txid: one.fence for one in end.gated})
+            self._fences.update({ticket.txid: ticket.fence for ticket in end.gated})
         return end
 
-    def _with_batch(self, view: LedgerView, txid: int, *, mine: bool) -> LedgerView | None:
+    def _with_batch(self, view: LedgerView, txid: int, *, is_own: bool) -> LedgerView | None:
         """The transaction's turn has come: emits it again if it lost its batch, another plan staged it, or the caller
         left it unfinished; None if that fails. A transaction that others work on stays as it is."""
         why = self._why_emit(decide_commit(view, txid), view.tx)
         if not why:
             return view
         self.progress(f"transaction {txid}: {why}; emitting it again")
-        return self.ledger.view(txid, ahead=True) if self._emit(txid, mine=mine) else None
+        return self.ledger.view(txid, ahead=True) if self._emit(txid, is_own=is_own) else None
 
     def _why_emit(self, decision: CommitDecision, tx: TxRecord | None) -> str:
         if isinstance(decision, EmitAgain):
@@ -568,13 +584,13 @@ class Committer:
         others = staged_by_other_plan(area, self.ledger, tx, self.topology.compile())
         return f"another DAG file staged it, where {', '.join(others)} was something else" if others else ""
 
-    def _try(self, view: LedgerView, txid: int, states: OpenStates, held: Sequence[CommitTicket] = ()) -> bool:
+    def _try(self, view: LedgerView, txid: int, states: OpenStates, open_tickets: Sequence[CommitTicket] = ()) -> bool:
         """Commits one transaction if its turn has come; False if it has not, or a newer committer took it."""
-        ready = view if held else may_commit(self.ledger, self.topology, view, txid, states)
+        ready = view if open_tickets else may_commit(self.ledger, self.topology, view, txid, states)
         if ready is None:
             return False
         require_not_late(self.topology, txid, ready.pointer.committed)
-        ticket, is_late = next(iter(held), None), txid <= ready.pointer.committed
+        ticket, is_late = next(iter(open_tickets), None), txid <= ready.pointer.committed
         for _ in range(OVERTAKEN_TIMES):
             done = self._commit_now(ready, txid, states, ticket)
             if isinstance(done, bool):
@@ -582,7 +598,7 @@ class Committer:
             now = self.ledger.view(txid, ahead=True)
             if now.tx != done or (txid <= now.pointer.committed) != is_late:
                 return False  # others are at it, or passed it: the next sweep sees how it stands
-            looked = self._with_batch(now, txid, mine=False)
+            looked = self._with_batch(now, txid, is_own=False)
             if looked is None:
                 return False
             ready, ticket = looked, None
@@ -604,9 +620,9 @@ class Committer:
         except FencedError:
             tx = self.ledger.view(txid).tx
             # Without a ticket it was not as it was looked at: PROCESSED still, or again, it waits for any committer.
-            known = view.tx if ticket is None else ticket
+            expected = view.tx if ticket is None else ticket
             waits = Status.PROCESSED if ticket is None else Status.COMMITTING
-            free = tx is not None and known is not None and (tx.status, tx.fence) == (waits, known.fence)
+            free = tx is not None and expected is not None and (tx.status, tx.fence) == (waits, expected.fence)
             return tx if tx is not None and free else False
         except LateBatchError as error:
             self._note(ticket, error)
@@ -680,14 +696,14 @@ class Committer:
         require_all_fed(self.topology, ticket, fed)
         return late_rows
 
-    def _emit(self, txid: int, *, mine: bool) -> bool:
+    def _emit(self, txid: int, *, is_own: bool) -> bool:
         """Emits a transaction whose turn has come and that nobody works on: its emitter may have ended long ago.
 
-        :param mine: the caller's transaction: its failure is raised; another's is only noted.
+        :param is_own: the caller's transaction: its failure is raised; another's is only noted.
         """
         self._emitted[txid] += 1
         attempts = self.attempts
-        if not mine and self._emitted[txid] >= EMIT_TRIES:
+        if not is_own and self._emitted[txid] >= EMIT_TRIES:
             attempts = replace(attempts, last_try=True)
         try:
             (record,) = start_attempts(self.ledger, self.topology, [txid], owner=attempts.owner)
@@ -696,7 +712,7 @@ class Committer:
         except (FencedError, TransitionError):
             return False  # somebody else works on it
         except TridentError as error:
-            if mine:
+            if is_own:
                 raise
             self.progress(f"transaction {txid} could not be emitted again: {error}")
             return False

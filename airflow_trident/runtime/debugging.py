@@ -56,18 +56,19 @@ class Poison:
     runs: int
 
 
-def poison_lines(txid: int, found: Poison | None, *, rows: bool = True) -> list[str]:
+def poison_lines(txid: int, poison: Poison | None, *, rows: bool = True) -> list[str]:
     """The result of :func:`bisect`, for people.
 
     :param rows: False leaves out every text that may quote rows: see :func:`airflow_trident.errors.recorded_text`.
     """
-    if found is None:
+    if poison is None:
         return [f"transaction {txid} does not fail: nothing to find"]
-    what = f"{found.rows} rows" if found.rows > 1 else "1 row"
+    count = f"{poison.rows} rows" if poison.rows > 1 else "1 row"
     return [
-        f"stream {found.stream}: {what} from row {found.first} of the batch, in {found.where!r} ({found.runs} runs)",
-        *([] if found.alone else ["no half of them fails by itself: rows far from each other fail together"]),
-        *((*(f"  {row!r:.400}" for row in found.examples), found.error) if rows else (_ROWS_LEFT_OUT,)),
+        f"stream {poison.stream}: {count} from row {poison.first} of the batch, in {poison.where!r} ({poison.runs} "
+        "runs)",
+        *([] if poison.alone else ["no half of them fails by itself: rows far from each other fail together"]),
+        *((*(f"  {row!r:.400}" for row in poison.examples), poison.error) if rows else (_ROWS_LEFT_OUT,)),
     ]
 
 
@@ -91,9 +92,9 @@ def bisect(ledger: Ledger, topology: Topology, txid: int, engine: Engine, progre
     if whole is None:
         return None
     for stream in record.metadata:
-        found = search.narrow(stream)
-        if found is not None:
-            return found
+        poison = search.narrow(stream)
+        if poison is not None:
+            return poison
     stream = next(iter(record.metadata))
     return search.poison(stream, 0, search.rows_of(stream), whole, alone=False)
 
@@ -143,9 +144,9 @@ class _Search:
         while last - first > 1:
             middle = (first + last) // 2
             for bounds in ((first, middle), (middle, last)):
-                found = self.error_of({stream: bounds})
-                if found is not None:
-                    (first, last), error = bounds, found
+                error_of_half = self.error_of({stream: bounds})
+                if error_of_half is not None:
+                    (first, last), error = bounds, error_of_half
                     self._progress(f"stream {stream}: rows {first} to {last - 1} fail")
                     break
             else:
@@ -156,10 +157,10 @@ class _Search:
 
     def poison(self, stream: str, first: int, rows: int, error: str, *, alone: bool) -> Poison:
         sizes, begin = self._sizes[stream], 0
-        where: Json = None
+        body: Json = None
         for split, count in sizes:
             if begin <= first < begin + count:
-                where = split.body
+                body = split.body
             begin += count
         source = next(source for source in self._plan.sources if source.name == stream)
         with spout_code(stream):
@@ -175,7 +176,7 @@ class _Search:
             stream=stream,
             first=first,
             rows=rows,
-            where=where,
+            where=body,
             examples=examples,
             error=error,
             alone=alone,
@@ -352,10 +353,12 @@ def _compare(state: str, staged: Any, replayed: Any) -> StateDifference:
 def _real_difference(missing: Counter[tuple[Any, ...]], extra: Counter[tuple[Any, ...]]) -> float | None:
     """The largest difference, if the rows form pairs that differ only in real numbers. Rows that are equal otherwise
     are paired in the order of their numbers."""
-    one, other = _by_the_rest(missing), _by_the_rest(extra)
-    if not one or {key: len(rows) for key, rows in one.items()} != {key: len(rows) for key, rows in other.items()}:
+    missing_rows, extra_rows = _by_the_rest(missing), _by_the_rest(extra)
+    if not missing_rows or {key: len(rows) for key, rows in missing_rows.items()} != {
+        key: len(rows) for key, rows in extra_rows.items()
+    }:
         return None
-    rows = [pair for key in one for pair in zip(one[key], other[key], strict=True)]
+    rows = [pair for key in missing_rows for pair in zip(missing_rows[key], extra_rows[key], strict=True)]
     pairs = [(a, b) for left, right in rows for a, b in zip(left, right, strict=True) if a != b]
     if not pairs or not all(isfinite(a) and isfinite(b) for a, b in pairs):
         return None
@@ -364,11 +367,11 @@ def _real_difference(missing: Counter[tuple[Any, ...]], extra: Counter[tuple[Any
 
 def _by_the_rest(rows: Counter[tuple[Any, ...]]) -> dict[tuple[Any, ...], list[tuple[float, ...]]]:
     """The other values of a row -> the real numbers of these rows, in order."""
-    found: dict[tuple[Any, ...], list[tuple[float, ...]]] = {}
+    numbers_by_rest: dict[tuple[Any, ...], list[tuple[float, ...]]] = {}
     for row in rows.elements():
         rest = tuple(float if isinstance(value, float) else value for value in row)
-        found.setdefault(rest, []).append(tuple(value for value in row if isinstance(value, float)))
-    return {rest: sorted(numbers) for rest, numbers in found.items()}
+        numbers_by_rest.setdefault(rest, []).append(tuple(value for value in row if isinstance(value, float)))
+    return {rest: sorted(numbers) for rest, numbers in numbers_by_rest.items()}
 
 
 def _hashable(table: Any) -> list[tuple[Any, ...]]:

@@ -97,8 +97,8 @@ def new_values(spec: StateSpec, state: State, batch: pa.Table) -> pa.Table:
         return spec.updater.emitted(state.get_many)
     keys = list(dict.fromkeys(keys_of(spec, table_to_rows(batch))))
     values = state.get_many(keys)
-    found = [(*key, *value) for key, value in zip(keys, values, strict=True) if value is not None]
-    return rows_to_table((*spec.keys, *spec.values), found)
+    rows = [(*key, *value) for key, value in zip(keys, values, strict=True) if value is not None]
+    return rows_to_table((*spec.keys, *spec.values), rows)
 
 
 def with_commit_time(spec: StateSpec, ticket: CommitTicket, batch: pa.Table) -> pa.Table:
@@ -117,26 +117,26 @@ def note_overlooked(spec: StateSpec, state: State, txid: int, progress: Progress
     """
     if not isinstance(spec.updater, WindowUpdater):
         return 0
-    found = spec.updater.overlooked(state.get_many)
-    if found.late:
+    overlooked = spec.updater.overlooked(state.get_many)
+    if overlooked.late:
         progress(
-            f"transaction {txid}: {found.late} tuples came too late for all their windows of state {spec.name} and are "
-            f"left out ({found.late_in_all} so far); a longer lag takes later ones, and reopen= opens windows that "
-            "a wrong clock has closed"
+            f"transaction {txid}: {overlooked.late} tuples came too late for all their windows of state {spec.name} "
+            f"and are left out ({overlooked.late_in_all} so far); a longer lag takes later ones, and reopen= opens "
+            "windows that a wrong clock has closed"
         )
-    if found.ahead:
+    if overlooked.ahead:
         progress(
-            f"transaction {txid}: {found.ahead} tuples of state {spec.name} are of a time more than "
+            f"transaction {txid}: {overlooked.ahead} tuples of state {spec.name} are of a time more than "
             f"{(spec.updater.max_ahead_ms or 0) / 1000:g} s after the transaction began; they are kept, and fire no "
             "window"
         )
-    if found.untimed:
+    if overlooked.untimed:
         progress(
-            f"transaction {txid}: {found.untimed} tuples of state {spec.name} have no time in {spec.updater.time!r}, "
-            "or one whose windows would begin before year 1 or end after year 9999; they are in no window and left "
-            "out. Drop or mend such tuples before the window (a long is milliseconds since 1970)"
+            f"transaction {txid}: {overlooked.untimed} tuples of state {spec.name} have no time in "
+            f"{spec.updater.time!r}, or one whose windows would begin before year 1 or end after year 9999; they are "
+            "in no window and left out. Drop or mend such tuples before the window (a long is milliseconds since 1970)"
         )
-    return found.late + found.untimed
+    return overlooked.late + overlooked.untimed
 
 
 def _spec(plan: Plan, name: str) -> StateSpec:

@@ -34,29 +34,33 @@ def tell_success(ledger: Ledger, topology: TopologyRecord, coordinators: Mapping
 
     :param topology: as the caller has seen it.
     """
-    told, passing, cleaning = (_with(name, coordinators) for name in ("success", "skipped", "cleanup_before"))
-    records = ledger.transactions() if told or cleaning or passing else ()
+    committing, passing, cleaning = (_with(name, coordinators) for name in ("success", "skipped", "cleanup_before"))
+    records = ledger.transactions() if committing or cleaning or passing else ()
     committed = [record for record in records if record.status is Status.COMMITTED]
     for record in committed:
-        for name in told.keys() & record.metadata.keys():
+        for name in committing.keys() & record.metadata.keys():
             with spout_code(name, record.txid):
-                told[name].success(record.txid, record.metadata[name])
-    _note(ledger, topology.told, _over(records) if told else None)
+                committing[name].success(record.txid, record.metadata[name])
+    _note(ledger, topology.told, _over(records) if committing else None)
     passed = [record for record in records if record.status in (Status.SKIPPED, Status.CLOSED)]
-    for name, one in passing.items():
+    for name, coordinator in passing.items():
         with spout_code(name):
-            one.skipped({record.txid: record.metadata[name] for record in passed if name in record.metadata})
+            coordinator.skipped({record.txid: record.metadata[name] for record in passed if name in record.metadata})
     if committed:
         needed = [record.txid for record in records if not record.status.is_final]
-        for name, one in cleaning.items():
+        for name, coordinator in cleaning.items():
             with spout_code(name):
-                one.cleanup_before(min([committed[-1].txid, *needed]))
+                coordinator.cleanup_before(min([committed[-1].txid, *needed]))
 
 
 def _with(method: str, coordinators: Mapping[str, Coordinator]) -> dict[str, Coordinator]:
     """The coordinators that implement a method which need not be."""
-    given = getattr(Coordinator, method)
-    return {name: one for name, one in coordinators.items() if getattr(type(one), method) is not given}
+    default = getattr(Coordinator, method)
+    return {
+        name: coordinator
+        for name, coordinator in coordinators.items()
+        if getattr(type(coordinator), method) is not default
+    }
 
 
 def _over(records: Sequence[TxRecord]) -> Txids:
@@ -69,10 +73,12 @@ def _over(records: Sequence[TxRecord]) -> Txids:
     return Txids.span(1, last) - Txids.of(*(record.txid for record in records if not record.status.is_final))
 
 
-def _note(ledger: Ledger, known: Txids | None, told: Txids | None) -> None:
+def _note(ledger: Ledger, recorded: Txids | None, notified: Txids | None) -> None:
     """Costs something only if there is news."""
-    if (told is None) != (known is None) or (told is not None and known is not None and told - known):
-        ledger.note_told(told)
+    if (notified is None) != (recorded is None) or (
+        notified is not None and recorded is not None and notified - recorded
+    ):
+        ledger.note_told(notified)
 
 
 def tell(ledger: Ledger, claim: Claim, kind: OutcomeKind, error: str = "") -> None:
@@ -81,13 +87,13 @@ def tell(ledger: Ledger, claim: Claim, kind: OutcomeKind, error: str = "") -> No
         ledger.note_coordinator(CoordinatorOutcome(kind=kind, dag_id=claim.dag_id, run_id=claim.run_id, error=error))
 
 
-def tell_result(ledger: Ledger, claim: Claim, result: BeginResult | None) -> None:
-    if isinstance(result, NothingNew):
+def tell_result(ledger: Ledger, claim: Claim, begun: BeginResult | None) -> None:
+    if isinstance(begun, NothingNew):
         tell(ledger, claim, OutcomeKind.NOTHING_NEW)
-    elif isinstance(result, Paused):
+    elif isinstance(begun, Paused):
         tell(ledger, claim, OutcomeKind.PAUSED)
-    elif isinstance(result, Blocked):
-        tell(ledger, claim, OutcomeKind.BLOCKED, f"transaction {result.by} is FAILED")
+    elif isinstance(begun, Blocked):
+        tell(ledger, claim, OutcomeKind.BLOCKED, f"transaction {begun.by} is FAILED")
 
 
 def tell_plan(ledger: Ledger, topology: Topology) -> None:
@@ -114,13 +120,13 @@ def lags_of(coordinators: Mapping[str, Coordinator]) -> Callable[[dict[str, Json
     """How much the sources have beyond a position, for those that can say."""
 
     def asked(position: dict[str, Json]) -> dict[str, Lag]:
-        found: dict[str, Lag] = {}
+        lags: dict[str, Lag] = {}
         for name, coordinator in coordinators.items():
             with suppress(Exception), spout_code(name):
                 lag = coordinator.lag(position.get(name))
                 if lag is not None:
-                    found[name] = {str(unit): int(count) for unit, count in lag.items()}
-        return found
+                    lags[name] = {str(unit): int(count) for unit, count in lag.items()}
+        return lags
 
     return asked
 

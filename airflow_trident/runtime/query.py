@@ -82,7 +82,10 @@ def query_texts(topology: Topology, name: str, args: list[Any]) -> QueryResult:
     topology.queries.compile(name)
     schema = topology.queries.names[name]
     _require_count(topology, name, schema, len(args))
-    values = (parse_text(field, one) if isinstance(one, str) else one for field, one in zip(schema, args, strict=True))
+    values = (
+        parse_text(field, argument) if isinstance(argument, str) else argument
+        for field, argument in zip(schema, args, strict=True)
+    )
     return query(topology, name, *values)
 
 
@@ -150,10 +153,11 @@ def _timestamp(text: str) -> datetime.datetime:
 def json_value(value: Any) -> Json:
     """A value of any field as JSON."""
     if isinstance(value, list | tuple):
-        return [json_value(one) for one in value]
+        return [json_value(member) for member in value]
     if isinstance(value, dict):
         return {
-            name if isinstance(name, str) else str(json_value(name)): json_value(one) for name, one in value.items()
+            name if isinstance(name, str) else str(json_value(name)): json_value(member)
+            for name, member in value.items()
         }
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)

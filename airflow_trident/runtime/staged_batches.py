@@ -129,8 +129,8 @@ def tell_other_code(manifest: Manifest, plan: Plan, progress: Callable[[str], No
 def needed_whole(plan: Plan) -> frozenset[str]:
     """The states whose batches are in memory as a whole: an updater takes them so, and what a state changed is looked
     up by the keys of its batch."""
-    told = {name for level in plan.commit for name in level.new_values.values()}
-    return frozenset(sink.name for sink in plan.sinks if sink.state.updater is not None or sink.name in told)
+    read_states = {name for level in plan.commit for name in level.new_values.values()}
+    return frozenset(sink.name for sink in plan.sinks if sink.state.updater is not None or sink.name in read_states)
 
 
 def apply_batch(state: State, ticket: CommitTicket, batch: Batch) -> Applied:

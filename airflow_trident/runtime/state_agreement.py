@@ -54,8 +54,8 @@ def require_ledger_ahead(
     :param records: :meth:`Ledger.records`; called only if a state holds what is not committed yet.
     :raises LedgerBehindStateError: a state is ahead of the ledger (P11).
     """
-    known = {name: marker for name, marker in markers.items() if marker is not None}
-    for name, marker in known.items():
+    present = {name: marker for name, marker in markers.items() if marker is not None}
+    for name, marker in present.items():
         numbers = marker.high < view.next_txid and marker.fence <= view.pointer.fence
         is_other = marker.incarnation != view.topology.incarnation
         if is_other or not numbers:
@@ -65,17 +65,17 @@ def require_ledger_ahead(
                 f"{marker.incarnation}, fence {marker.fence}) and the ledger begins at {view.next_txid} (incarnation "
                 f"{view.topology.incarnation}, fence {view.pointer.fence})",
             )
-    since = {name: view.topology.since.get(name, 1) for name in known}
-    unsure = Txids.joined(part for name in known for part in in_question(known[name], view, since[name]).ranges)
-    found = records(unsure) if unsure else ()
-    for name, marker in known.items():
-        if others := of_others(marker, view, since[name], found):
+    since = {name: view.topology.since.get(name, 1) for name in present}
+    unsure = Txids.joined(part for name in present for part in in_question(present[name], view, since[name]).ranges)
+    records_in_question = records(unsure) if unsure else ()
+    for name, marker in present.items():
+        if others := of_others(marker, view, since[name], records_in_question):
             raise _behind(topology, f"state {name!r} of topology {topology!r} holds {others}")
 
 
-def _behind(topology: str, what: str) -> LedgerBehindStateError:
+def _behind(topology: str, problem: str) -> LedgerBehindStateError:
     return LedgerBehindStateError(
-        f"{what}: the ledger was wiped, or restored from an old copy",
+        f"{problem}: the ledger was wiped, or restored from an old copy",
         "Nothing was changed. Pause the DAG and restore the ledger, or seed it from the states with `airflow trident "
         f"repair {topology}`; or give the topology a new name and new states.",
     )
@@ -86,8 +86,8 @@ def lacking(name: str, marker: Marker | None, view: LedgerView) -> Txids:
 
     :param view: read before the marker: the state must now hold everything that was committed then.
     """
-    upto = view.pointer.committed
-    needed = needed_by(view, name, upto)
+    through = view.pointer.committed
+    needed = needed_by(view, name, through)
     return needed if marker is None else marker.lacks(needed)
 
 
@@ -99,9 +99,9 @@ def require_states_whole(topology: str, markers: Mapping[str, Marker | None], vi
     :raises StateBehindLedgerError: a state lacks what the ledger calls COMMITTED (P11).
     """
     for name, marker in markers.items():
-        found = lacking(name, marker, view)
-        if found:
-            raise state_behind(topology, name, found, 0 if marker is None else marker.high)
+        missing = lacking(name, marker, view)
+        if missing:
+            raise state_behind(topology, name, missing, 0 if marker is None else marker.high)
 
 
 def require_agreement(ledger: Ledger, topology: Topology) -> None:
@@ -122,7 +122,7 @@ def require_agreement(ledger: Ledger, topology: Topology) -> None:
 
 def empty_states(topology: Topology, before: Definition) -> list[str]:
     """The names of the states that another definition changed and that hold nothing: they begin anew."""
-    found: list[str] = []
+    empty: list[str] = []
     now = topology.definition()
     for name, spec in topology.states.items():
         if before.same_state(now, name) or not spec.factory.capabilities.knows_txids:
@@ -133,8 +133,8 @@ def empty_states(topology: Topology, before: Definition) -> list[str]:
         except TridentError:
             continue  # the next committer says what is wrong with it
         if marker is None or not marker.high:
-            found.append(name)
-    return found
+            empty.append(name)
+    return empty
 
 
 def may_commit(

@@ -73,7 +73,7 @@ async def wait(
         everybody waits for.
     """
     deadline = time.monotonic() + wait_s
-    said, looks = "", 0
+    last_story, looks = "", 0
     while True:
         verdict, view = await decide()
         if not isinstance(verdict, Wait):
@@ -82,9 +82,9 @@ async def wait(
         lowest = view.lowest_uncommitted(txid) or txid
         why = diagnosis.waiting(topology, txid, verdict.why, (await ledger.view(lowest)).tx)
         story = f"transaction {txid} of topology {topology} waits: {why}"
-        if story != said:
+        if story != last_story:
             say(story)
-            said = story
+            last_story = story
         left_s = deadline - time.monotonic()
         if left_s <= 0 and looks:
             return verdict

@@ -88,8 +88,8 @@ def run_pass(engine: Engine, jobs: Sequence[Job], limit_s: float | None, ended: 
 def parts_of(records: Sequence[TxRecord], named_txid: int | None) -> list[list[TxRecord]]:
     """The passes after a failed one: the transaction that its error names, alone, and the others; without a name, two
     halves. One bad transaction among n costs at most 2 log2(n) + 1 passes."""
-    alone = [one for one in records if one.txid == named_txid]
-    others = [one for one in records if one.txid != named_txid]
+    alone = [record for record in records if record.txid == named_txid]
+    others = [record for record in records if record.txid != named_txid]
     if alone and others:
         return [alone, others]
     half = len(records) // 2
@@ -99,9 +99,13 @@ def parts_of(records: Sequence[TxRecord], named_txid: int | None) -> list[list[T
 def still_ours(ledger: Ledger, records: Sequence[TxRecord]) -> list[TxRecord]:
     """The transactions whose attempt is still the current one and has not ended: nobody has taken, skipped or committed
     them."""
-    attempts = {one.txid: one.attempt for one in records}
-    found = ledger.transactions(records[0].txid, records[-1].txid) if records else ()
-    return [one for one in found if one.status is Status.PROCESSING and attempts.get(one.txid) == one.attempt]
+    attempts = {record.txid: record.attempt for record in records}
+    current = ledger.transactions(records[0].txid, records[-1].txid) if records else ()
+    return [
+        record
+        for record in current
+        if record.status is Status.PROCESSING and attempts.get(record.txid) == record.attempt
+    ]
 
 
 def named(records: Sequence[TxRecord]) -> str:
@@ -208,20 +212,20 @@ class Passes:
         to them."""
         if self.size.together and len(records) > 1:
             with suppress(FencedError, TransitionError):
-                txids = [one.txid for one in records]
+                txids = [record.txid for record in records]
                 owner, replays = self.attempts.owner, self.attempts.replays
                 self.begin(start_attempts(self.ledger, self.topology, txids, owner=owner, replays=replays))
                 return
-        for one in records:
+        for record in records:
             try:
-                self.alone(one.txid)
+                self.alone(record.txid)
             except PassedOverError as error:
-                self.failures[one.txid] = error
+                self.failures[record.txid] = error
             except TransitionError as error:
-                now = self.ledger.view(one.txid).tx
+                now = self.ledger.view(record.txid).tx
                 if now is not None and now.status is Status.PROCESSING:
                     raise
-                self.progress(f"transaction {one.txid}: {error}")
+                self.progress(f"transaction {record.txid}: {error}")
 
     def alone(self, txid: int) -> None:
         """A new attempt of one transaction. With an opaque spout, later transactions may lose their batch by it."""
@@ -242,12 +246,12 @@ class Passes:
             job_of(
                 self.ledger,
                 self.topology,
-                one,
+                record,
                 self.staging_root,
                 self.progress,
                 self.attempts.max_partition_keys,
             )
-            for one in records
+            for record in records
         ]
         running = _Running(records=list(records), jobs=jobs)
 
@@ -268,7 +272,7 @@ class Passes:
         if not self._running:
             return
         self._at_gate = False
-        for future in sorted(self._over(), key=lambda one: self._running[one].records[0].txid):
+        for future in sorted(self._over(), key=lambda ended: self._running[ended].records[0].txid):
             running = self._running.pop(future)
             records, error = running.records, self._ended_with(future, running)
             if self._at_gate:
@@ -287,10 +291,10 @@ class Passes:
     def _over(self) -> Collection[Future[Passed]]:
         """Waits for passes that have ended, or that have not though their limit is over."""
         while True:
-            left_s = self._left_s()
-            wait_s = WAKE_S if left_s is None else min(left_s, WAKE_S)
+            remaining_s = self._left_s()
+            wait_s = WAKE_S if remaining_s is None else min(remaining_s, WAKE_S)
             done, _ = wait(self._running, timeout=wait_s, return_when=FIRST_COMPLETED)
-            over = done or [future for future, one in self._running.items() if self._left_s(one) == 0]
+            over = done or [future for future, running in self._running.items() if self._left_s(running) == 0]
             if over:
                 return over
 
@@ -299,7 +303,10 @@ class Passes:
         if self._limit_s is None:
             return None
         now = time.monotonic()
-        begun = [now if one.began is None else one.began for one in running or self._running.values()]
+        begun = [
+            now if running_pass.began is None else running_pass.began
+            for running_pass in running or self._running.values()
+        ]
         return max(0.0, min(begun) + self._limit_s - now)
 
     def _ended_with(self, future: Future[Passed], running: _Running) -> BaseException | None:
@@ -328,14 +335,14 @@ class Passes:
 
     def _gated(self, records: Sequence[TxRecord], manifest: Manifest, staged: Mapping[int, StagedRef]) -> bool:
         """Did one step make all of them PROCESSED and open their gate? If not, some may be PROCESSED."""
-        processed = [replace(one, status=Status.PROCESSED, staged=staged[one.txid]) for one in records]
+        processed = [replace(record, status=Status.PROCESSED, staged=staged[record.txid]) for record in records]
         try:
             done = self._gate(processed, manifest)
         except TransitionError:
             return False  # the step without the gate says why, if it is refused, too
         self._at_gate = done
-        for one in records if done else ():
-            reached(Milestone.PROCESSED, one.txid)
+        for record in records if done else ():
+            reached(Milestone.PROCESSED, record.txid)
         return done
 
     def _stage(self, records: Sequence[TxRecord], manifest: Manifest) -> None:
@@ -355,9 +362,9 @@ class Passes:
             if manifest.inseparable:
                 self.again(ours)
                 return
-            for one in ours:
+            for record in ours:
                 with suppress(FencedError, TransitionError):
-                    record_processed(self.ledger, [one], staged)
+                    record_processed(self.ledger, [record], staged)
 
     def _group_failed(self, records: Sequence[TxRecord], error: Exception) -> None:
         """The error of a group says nothing about any one transaction, unless it names one: that one runs alone, and

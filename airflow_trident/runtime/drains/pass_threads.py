@@ -20,8 +20,8 @@ class PassThreads(Generic[T]):
     the process ends them.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, limit: int) -> None:
+        self._most = limit
         self._changed = threading.Condition()
         self._jobs: deque[tuple[Future[T], Callable[[], T]]] = deque()
         self._threads: dict[threading.Thread, Future[T] | None] = {}
@@ -76,9 +76,9 @@ class PassThreads(Generic[T]):
                 future, job = self._jobs.popleft()
                 self._threads[me] = future
             try:
-                result = job()
+                outcome = job()
             except BaseException as error:  # noqa: BLE001 - whoever takes the result raises it
                 future.set_exception(error)
             else:
-                future.set_result(result)
+                future.set_result(outcome)
             del future, job  # what they hold may be large, and the next job may be long in coming

@@ -382,7 +382,7 @@ class IcebergEmitter(Emitter):
 
     def is_everywhere(self, metadata: Json) -> bool:
         bodies: list[Any] = [split.body for split in self.last.of(metadata) or self.splits(metadata)]
-        return all("://" in one["path"] and not one["path"].startswith("file:") for one in bodies)
+        return all("://" in body["path"] and not body["path"].startswith("file:") for body in bodies)
 
     def batch_for_script(self, metadata: Json, folder: str) -> ScriptBatch | None:
         """Files of this machine."""

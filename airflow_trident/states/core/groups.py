@@ -41,21 +41,21 @@ class Group:
 
     def __post_init__(self) -> None:
         if wrong := self._wrong():
-            txids = ", ".join(str(one.txid) for one in self.tickets)
+            txids = ", ".join(str(ticket.txid) for ticket in self.tickets)
             raise ConfigurationError(
                 f"the transactions {txids} cannot go into state {self.spec.name!r} in one step: {wrong}",
                 "Apply them one by one, lowest first.",
             )
 
     def _wrong(self) -> str:
-        tickets, txids = self.tickets, [one.txid for one in self.tickets]
+        tickets, txids = self.tickets, [ticket.txid for ticket in self.tickets]
         if not self.spec.takes_groups:
             return "it takes none where a newer attempt may bring another batch"
         if not txids or sorted(set(txids)) != txids:
             return "their txids do not rise"
-        if len({(one.topology, one.incarnation, one.fence) for one in tickets}) > 1:
+        if len({(ticket.topology, ticket.incarnation, ticket.fence) for ticket in tickets}) > 1:
             return "they are of several commits"
-        if any(one.late or one.bars for one in tickets):
+        if any(ticket.late or ticket.bars for ticket in tickets):
             return "one of them is late, or only bars"
         if len(self.batches) not in (1, len(tickets)):
             return f"there are {len(self.batches)} batches"
@@ -91,10 +91,12 @@ class Group:
         :raises InseparableError: the batches are staged as one, and the state holds a part of them.
         """
         if self.is_inseparable:
-            held = [one.txid for one, verdict in zip(self.tickets, verdicts, strict=True) if verdict is Verdict.SKIP]
+            held_txids = [
+                ticket.txid for ticket, verdict in zip(self.tickets, verdicts, strict=True) if verdict is Verdict.SKIP
+            ]
             raise InseparableError(
                 f"the transactions {self.tickets[0].txid} to {self.tickets[-1].txid} were staged as one, and state "
-                f"{self.spec.name!r} holds {', '.join(map(str, held))} already",
+                f"{self.spec.name!r} holds {', '.join(map(str, held_txids))} already",
                 "Nothing was applied; their committer emits them again, one by one.",
             )
         parts = zip(self.tickets, self.batches, verdicts, strict=True)
@@ -140,15 +142,15 @@ def _fits_arrow(spec: StateSpec, table: pa.Table) -> bool:
     """Does Arrow give the same as `merge`? It wraps sums that overflow, and has several zeros and NaNs as keys."""
     import pyarrow.compute as pc
 
-    if not spec.keys or any(one.type in REAL_TYPES for one in spec.keys):
+    if not spec.keys or any(column.type in REAL_TYPES for column in spec.keys):
         return False
-    for combiner, one in zip(spec.combiners, spec.values, strict=True):
-        if one.type not in _BY_ARROW.get(combiner.merge_kind, ()):
+    for combiner, column in zip(spec.combiners, spec.values, strict=True):
+        if column.type not in _BY_ARROW.get(combiner.merge_kind, ()):
             return False
         if combiner.merge_kind is MergeKind.ADD:
-            extremes = pc.min_max(table.column(one.name)).as_py().values()
-            most = max((abs(value) for value in extremes if value is not None), default=0)
-            if most * table.num_rows >= WHOLE_TYPES[one.type]:
+            extremes = pc.min_max(table.column(column.name)).as_py().values()
+            largest = max((abs(value) for value in extremes if value is not None), default=0)
+            if largest * table.num_rows >= WHOLE_TYPES[column.type]:
                 return False
     return True
 

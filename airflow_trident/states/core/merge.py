@@ -58,13 +58,13 @@ def merge(spec: StateSpec, batch: pa.Table, lookup: Lookup, whose: OfAttempt) ->
     :raises UserCodeError: the user's aggregator or updater raised, or its result does not fit the state's fields.
     """
     rows = table_to_rows(batch)
-    with decimal.localcontext(EXACT), _prepared(spec, whose) as own, user_code(spec):
-        if own.combiners:
-            changes = _combine(own, rows, lookup)
-        elif own.reducer is not None:
-            changes = _reduce(own, rows, lookup)
+    with decimal.localcontext(EXACT), _prepared(spec, whose) as working_spec, user_code(spec):
+        if working_spec.combiners:
+            changes = _combine(working_spec, rows, lookup)
+        elif working_spec.reducer is not None:
+            changes = _reduce(working_spec, rows, lookup)
         else:
-            changes = _update(own, rows, lookup)
+            changes = _update(working_spec, rows, lookup)
     return _fitting(spec, changes)
 
 
@@ -119,11 +119,11 @@ def _combine(spec: StateSpec, rows: list[tuple[Any, ...]], lookup: Lookup) -> Ch
     keys, value_of = keys_of(spec, rows), _picker(spec, spec.value_names)
     new = _stored(lookup, keys)
     for key, staged in zip(keys, map(value_of, rows), strict=True):
-        known = new[key]
-        if known is None:
+        stored = new[key]
+        if stored is None:
             new[key] = staged
         else:
-            parts = zip(spec.combiners, known, staged, strict=True)
+            parts = zip(spec.combiners, stored, staged, strict=True)
             new[key] = tuple(combiner.combine(left, right) for combiner, left, right in parts)
     return new
 
@@ -134,8 +134,8 @@ def _reduce(spec: StateSpec, rows: list[tuple[Any, ...]], lookup: Lookup) -> Cha
     keys, reads_of = keys_of(spec, rows), _picker(spec, spec.reads)
     new = _stored(lookup, keys)
     for key, row in zip(keys, rows, strict=True):
-        known = new[key]
-        current = reducer.init() if known is None else known[0]
+        stored = new[key]
+        current = reducer.init() if stored is None else stored[0]
         new[key] = (reducer.reduce(current, *reads_of(row)),)
     return new
 
@@ -192,16 +192,16 @@ def _update(spec: StateSpec, rows: list[tuple[Any, ...]], lookup: Lookup) -> Cha
 def _require_small(spec: StateSpec, changes: Changes) -> None:
     """Refuses a value that the store would refuse, often in words that name neither key nor cure."""
     places = [place for place, field in enumerate(spec.values) if field.type == "binary"]
-    most = spec.factory.max_value_bytes
-    if most is None or not places:
+    limit = spec.factory.max_value_bytes
+    if limit is None or not places:
         return
     for key, value in changes.items():
         size_bytes = max((len(value[place] or b"") for place in places), default=0) if value is not None else 0
-        if size_bytes > most:
+        if size_bytes > limit:
             named = ", ".join(f"{name}={part!r:.60}" for name, part in zip(spec.key_names, key, strict=True))
             raise ConfigurationError(
                 f"{_who(spec)} of state {spec.name!r} gave the key ({named}) a value of {size_bytes:,} bytes, and "
-                f"{spec.factory.describe()} takes {most:,}",
+                f"{spec.factory.describe()} takes {limit:,}",
                 "Nothing was applied to it. A window holds less with fewer fields, after an aggregation, with a larger "
                 "slide, or with smaller batches (max_rows, max_files, max_bytes of the spout); or keep it in a "
                 "DeltaState, which takes 2 GiB. The transaction goes on with a changed window under another name=, "
@@ -273,10 +273,10 @@ def _fitting(spec: StateSpec, changes: Changes) -> Changes:
     return {**{canonical_key(row[:width]): tuple(row[width:]) for row in fitted}, **removed}
 
 
-def does_not_fit(spec: StateSpec, what: str) -> UserCodeError:
+def does_not_fit(spec: StateSpec, problem: str) -> UserCodeError:
     """The error for a value that a state's field cannot hold, such as a sum that overflows."""
     return UserCodeError(
-        f"a new value of state {spec.name!r} does not fit its field: {what}",
+        f"a new value of state {spec.name!r} does not fit its field: {problem}",
         "Nothing was applied: declare a wider type (a sum of decimal(38,0) or double), or mend the aggregator.",
         node=spec.name,
         fields=", ".join(spec.value_names),

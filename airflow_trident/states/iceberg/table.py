@@ -582,8 +582,8 @@ class OpenIcebergTable(AppendingState):
                 append.delete_data_file(file.entry.file)
             content = {**self._content(marker), "snapshot": append.snapshot_id}
             append.snapshot_properties = {self._app: json.dumps(_without_position(content))}
-            for one in new:
-                append.append_data_file(one.entry)
+            for new_file in new:
+                append.append_data_file(new_file.entry)
             append.commit()  # writes manifests; nothing refers to them yet
             transaction.set_properties({self._app: json.dumps(content)})
         tried[append.snapshot_id] = append._clean_all_uncommitted
