@@ -24,9 +24,9 @@ def begin_events(ledger: Ledger) -> None:
     ledger.run(verbs.begin_events, _ahead(ledger))
 
 
-def announce(ledger: Ledger, *, by: Owner, told: Txids, given_up: Collection[Announcement]) -> Txids:
+def announce(ledger: Ledger, *, by: Owner, delivered: Txids, given_up: Collection[Announcement]) -> Txids:
     """See :func:`airflow_trident.ledger.verbs.announcements.announce`."""
-    return ledger.run(partial(verbs.announce, by=by, told=told, given_up=given_up), _ahead(ledger))
+    return ledger.run(partial(verbs.announce, by=by, delivered=delivered, given_up=given_up), _ahead(ledger))
 
 
 def settle(ledger: Ledger, *, txids: Txids, by: Owner) -> None:

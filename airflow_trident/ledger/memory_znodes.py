@@ -54,24 +54,24 @@ class MemoryTree:
             self.changed.notify_all()
 
     def _apply_one(self, op: Op, undo: list[tuple[str, ZNode | None]]) -> None:
-        found = self._nodes.get(op.path)
+        before = self._nodes.get(op.path)
         if isinstance(op, Create):
-            if found is not None:
+            if before is not None:
                 raise refused(op, Refusal.NODE_EXISTS)
             if _parent(op.path) not in self._nodes:
                 raise refused(op, Refusal.NO_NODE)
             after: ZNode | None = ZNode(op.data, 0)
         else:
-            if found is None:
+            if before is None:
                 raise refused(op, Refusal.NO_NODE)
-            if op.version not in (-1, found.version):
+            if op.version not in (-1, before.version):
                 raise refused(op, Refusal.BAD_VERSION)
             if isinstance(op, Check):
                 return
-            after = ZNode(op.data, found.version + 1) if isinstance(op, Set) else None
+            after = ZNode(op.data, before.version + 1) if isinstance(op, Set) else None
             if isinstance(op, Delete) and self._children[op.path]:
                 raise refused(op, Refusal.NOT_EMPTY)
-        undo.append((op.path, found))
+        undo.append((op.path, before))
         self._put(op.path, after)
 
     def _put(self, path: str, node: ZNode | None) -> None:
@@ -117,10 +117,10 @@ class MemoryZNodes:
         self.round_trips += 1
         steps = path.strip("/").split("/") if path.strip("/") else []
         for depth in range(1, len(steps) + 1):
-            one = "/" + "/".join(steps[:depth])
+            prefix = "/" + "/".join(steps[:depth])
             with self.tree.changed:
-                if self.tree.get(one) is None:
-                    self.tree.apply([Create(one)])
+                if self.tree.get(prefix) is None:
+                    self.tree.apply([Create(prefix)])
 
     def wait_for_change(
         self,

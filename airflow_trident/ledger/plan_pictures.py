@@ -26,8 +26,8 @@ def note_picture(ledger: Ledger, picture: PlanPicture) -> None:
     :raises UnknownTopologyError: the topology has no ledger yet.
     """
     paths = ledger.paths()
-    said = topology.outcome_at(ledger.transactor.remembered(paths, [paths.coordinator]))
-    if said is None or said.picture != picture.digest:
+    outcome = topology.outcome_at(ledger.transactor.remembered(paths, [paths.coordinator]))
+    if outcome is None or outcome.picture != picture.digest:
         ledger.run(partial(_note, picture=picture), Prefetch([paths.head, paths.coordinator, paths.plan]))
 
 
@@ -38,13 +38,13 @@ def picture_in(ledger: Ledger) -> PlanPicture | None:
 
 
 def _note(snap: Snapshot, picture: PlanPicture) -> Change[None] | Unchanged[None]:
-    path, said = snap.paths.plan, topology.outcome_at(snap)
+    path, outcome = snap.paths.plan, topology.outcome_at(snap)
     kept = _picture_at(snap) == picture
-    if kept and (said is None or said.picture == picture.digest):
+    if kept and (outcome is None or outcome.picture == picture.digest):
         return Unchanged(None)
     data = _FORMAT.dump({"op": snap.op, **asdict(picture)}, "the picture of the plan")
-    told = () if said is None else (topology.written(snap, replace(said, picture=picture.digest)),)
-    writes = (snap.put(path, data), *told)
+    outcome_writes = () if outcome is None else (topology.written(snap, replace(outcome, picture=picture.digest)),)
+    writes = (snap.put(path, data), *outcome_writes)
     return Change(writes=writes, witness=path, result=None, unchecked=frozenset({snap.paths.head}))
 
 

@@ -74,8 +74,11 @@ def live_workers(znodes: ZNodes, paths: LedgerPaths) -> list[Worker]:
 
 def workers_of(nodes: Mapping[str, ZNode | None]) -> list[Worker]:
     """The workers of these nodes, by path; oldest first."""
-    found = [_worker(node.data, path.rpartition("/")[2]) for path, node in nodes.items() if node is not None]
-    return sorted((one for one in found if one is not None), key=lambda one: (one.since_ms, one.host, one.pid))
+    sessions = [_worker(node.data, path.rpartition("/")[2]) for path, node in nodes.items() if node is not None]
+    return sorted(
+        (worker for worker in sessions if worker is not None),
+        key=lambda worker: (worker.since_ms, worker.host, worker.pid),
+    )
 
 
 def is_alive(workers: Iterable[Worker], owner: Owner) -> bool:
@@ -97,7 +100,7 @@ def _is_entry_of(worker: Worker, owner: Owner) -> bool:
 
 def programs(workers: Iterable[Worker]) -> frozenset[str]:
     """Names of the workers that are no tasks of Airflow, or may be none: versions before this one did not say."""
-    return frozenset(one.name for one in workers if not one.is_task)
+    return frozenset(worker.name for worker in workers if not worker.is_task)
 
 
 def own_process_ids() -> str:

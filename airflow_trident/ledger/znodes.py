@@ -24,15 +24,15 @@ _LONGEST_PATH = 1_000
 """Far above what anybody writes. ZooKeeper drops the connection over a request of many long paths."""
 
 
-def require_path(what: str, path: str, example: str) -> None:
+def require_path(subject: str, path: str, example: str) -> None:
     """By ZooKeeper's own rule: to some of what it forbids it does not answer at all.
 
-    :param what: what has this path, for the error.
+    :param subject: what has this path, for the error.
     :raises ConfigurationError: no node can have the path.
     """
     if len(path) > _LONGEST_PATH or not _PATH.match(path):
         raise ConfigurationError(
-            f"{what} {path!a:.200} is no path of ZooKeeper",
+            f"{subject} {path!a:.200} is no path of ZooKeeper",
             f"Write it like {example}: no part is empty, '.' or '..', and no character is a control character.",
         )
 
@@ -136,7 +136,7 @@ def refused(op: Op, refusal: Refusal) -> WriteRefusedError:
 def require_sizes(ops: Sequence[Op]) -> None:
     """:raises ConfigurationError: a record, or all records together, are too large to be sent."""
     sizes = {op.path: len(op.data) for op in ops if isinstance(op, Create | Set)}
-    path = max(sizes, key=lambda one: sizes[one], default="")
+    path = max(sizes, key=lambda znode_path: sizes[znode_path], default="")
     too_large = sizes.get(path, 0) > RECORD_LIMIT_BYTES
     if too_large or sum(sizes.values()) > REQUEST_LIMIT_BYTES:
         limit = RECORD_LIMIT_BYTES if too_large else REQUEST_LIMIT_BYTES

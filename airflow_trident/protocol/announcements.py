@@ -37,18 +37,18 @@ class AnnouncedEvents:
 
     @property
     def in_hands(self) -> Txids:
-        return Txids.joined(part for one in self.announced for part in one.txids.ranges)
+        return Txids.joined(part for announcement in self.announced for part in announcement.txids.ranges)
 
     def due(self, view: LedgerView) -> Txids:
         """The committed transactions that have no event and that no task brings."""
         return committed_txids(view) - self.settled - self.in_hands
 
-    def after(self, told: Txids, given_up: Collection[Announcement]) -> AnnouncedEvents:
-        """The list when Airflow has or had the events of `told`, without the announcements of tasks that have ended."""
+    def after(self, delivered: Txids, given_up: Collection[Announcement]) -> AnnouncedEvents:
+        """The list when Airflow has or had the events of `delivered`, without the announcements of ended tasks."""
         return replace(
             self,
-            settled=self.settled | told,
-            announced=tuple(one for one in self.announced if one not in given_up),
+            settled=self.settled | delivered,
+            announced=tuple(announcement for announcement in self.announced if announcement not in given_up),
         )
 
 
@@ -58,13 +58,13 @@ def committed_txids(view: LedgerView) -> Txids:
     return Txids.span(1, view.pointer.committed) - may_still_come(exceptions) - exceptions.closed
 
 
-def first_of(txids: Txids, most: int) -> Txids:
-    """The lowest `most` txids."""
-    found: list[tuple[int, int]] = []
+def first_of(txids: Txids, limit: int) -> Txids:
+    """The lowest `limit` txids."""
+    ranges: list[tuple[int, int]] = []
     for first, last in txids.ranges:
-        if most <= 0:
+        if limit <= 0:
             break
-        upto = min(last, first + most - 1)
-        found.append((first, upto))
-        most -= upto - first + 1
-    return Txids(tuple(found))
+        end = min(last, first + limit - 1)
+        ranges.append((first, end))
+        limit -= end - first + 1
+    return Txids(tuple(ranges))

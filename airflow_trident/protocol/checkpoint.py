@@ -124,17 +124,17 @@ def encode_checkpoint(record: CheckpointRecord) -> dict[str, Json]:
     return {"v": VERSION, "txid": record.txid, "state": str(record.state), "previous": record.previous}
 
 
-def decode_checkpoint(value: Any, where: str) -> CheckpointRecord:
-    """:param where: names the record in errors.
+def decode_checkpoint(value: Any, subject: str) -> CheckpointRecord:
+    """:param subject: names the record in errors.
     :raises CorruptRecordError: it is not a record.
     :raises NewerRecordError: a newer version wrote it.
     """
-    body = FORMAT.open(value, where)
-    record = FORMAT.build(CheckpointRecord, body, where, needed=("txid", "state", "previous"))
+    body = FORMAT.open(value, subject)
+    record = FORMAT.build(CheckpointRecord, body, subject, needed=("txid", "state", "previous"))
     txid, previous, state = record.txid, record.previous, record.state
     in_order = 0 <= previous <= txid if state is CheckpointState.COMMITTED else 0 <= previous < txid
     if not in_order:
-        raise FORMAT.damaged(where, f"{state} {txid} after {previous}")
+        raise FORMAT.damaged(subject, f"{state} {txid} after {previous}")
     return record
 
 
@@ -215,18 +215,18 @@ def admit_rollback(marks: Marks, fence: int, namespace: str) -> Marks:
     return Marks(prepared=None, committed=marks.committed, fence=fence)
 
 
-def require_fence(marks: Marks, fence: int, namespace: str, what: str) -> None:
+def require_fence(marks: Marks, fence: int, namespace: str, action: str) -> None:
     """:raises FencedError: a newer committer was here."""
     if fence < marks.fence:
         raise FencedError(
             f"namespace {namespace!r} was reached by a newer committer (fence {marks.fence}) than the one that wants "
-            f"to {what} (fence {fence})",
+            f"to {action} (fence {fence})",
             "Nothing was changed; the newer committer finishes the work.",
         )
 
 
-def _refused(namespace: str, marks: Marks, what: str, cure: str) -> TransitionError:
+def _refused(namespace: str, marks: Marks, problem: str, cure: str) -> TransitionError:
     prepared = f"transaction {marks.prepared} is prepared" if marks.prepared is not None else "nothing is prepared"
     return TransitionError(
-        f"{what} in namespace {namespace!r}: {prepared} and {marks.committed} committed (fence {marks.fence})", cure
+        f"{problem} in namespace {namespace!r}: {prepared} and {marks.committed} committed (fence {marks.fence})", cure
     )

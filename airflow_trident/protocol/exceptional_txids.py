@@ -34,15 +34,15 @@ def shifted(exceptions: Exceptions, txid: int, to: str) -> Exceptions:
     )
 
 
-def over_skipped(upto: int, exceptions: Exceptions) -> int:
-    """Where the commit pointer goes when it is at `upto`: past the skipped transactions that follow directly."""
-    return exceptions.skipped.run_up_from(upto)
+def over_skipped(pointer: int, exceptions: Exceptions) -> int:
+    """Where the commit pointer goes when it is at `pointer`: past the skipped transactions that follow directly."""
+    return exceptions.skipped.run_up_from(pointer)
 
 
 def closed(exceptions: Exceptions, txid: int) -> Exceptions:
     """Moves `txid` from the skipped to the closed ones."""
-    one = Txids.of(txid)
-    return replace(exceptions, skipped=exceptions.skipped - one, closed=exceptions.closed | one)
+    closing = Txids.of(txid)
+    return replace(exceptions, skipped=exceptions.skipped - closing, closed=exceptions.closed | closing)
 
 
 def forgotten(exceptions: Exceptions, floor: int) -> Exceptions:

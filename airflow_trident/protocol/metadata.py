@@ -27,27 +27,27 @@ PART_BYTES = 16
 """About the size of a part in the patch."""
 
 
-def patch_of(earlier: bytes, text: bytes, *, most: int) -> bytes | None:
-    """The patch that turns `earlier` into `text` (ASCII); None if it would take more than about `most` bytes."""
+def patch_of(earlier: bytes, text: bytes, *, limit: int) -> bytes | None:
+    """The patch that turns `earlier` into `text` (ASCII); None if it would take more than about `limit` bytes."""
     blocks = {earlier[at : at + BLOCK]: at for at in reversed(range(0, len(earlier) - BLOCK + 1, BLOCK))}
     parts: list[object] = []
     at = begin = spent = 0
     while at + BLOCK <= len(text):
-        found = blocks.get(text[at : at + BLOCK])
-        if found is None:
+        match = blocks.get(text[at : at + BLOCK])
+        if match is None:
             at += 1
-            if spent + at - begin > most:
+            if spent + at - begin > limit:
                 return None
             continue
         # A common part may begin before its block.
-        before = _alike_before(earlier[max(0, found - BLOCK) : found], text[max(begin, at - BLOCK) : at])
-        length = BLOCK + _alike(earlier[found + BLOCK :], text[at + BLOCK :])
-        parts += [text[begin : at - before].decode("ascii"), [found - before, before + length]]
+        before = _alike_before(earlier[max(0, match - BLOCK) : match], text[max(begin, at - BLOCK) : at])
+        length = BLOCK + _alike(earlier[match + BLOCK :], text[at + BLOCK :])
+        parts += [text[begin : at - before].decode("ascii"), [match - before, before + length]]
         spent += at - before - begin + PART_BYTES
         at = begin = at + length
     parts.append(text[begin:].decode("ascii"))
     patch = json_bytes([part for part in parts if part], "a patch")
-    return None if len(patch) > most else patch
+    return None if len(patch) > limit else patch
 
 
 def patched(earlier: bytes, patch: object) -> bytes:
@@ -63,27 +63,27 @@ def patched(earlier: bytes, patch: object) -> bytes:
 def _part(earlier: bytes, part: object) -> bytes:
     if isinstance(part, str):
         return part.encode("ascii", "replace")
-    if isinstance(part, list) and len(part) == 2 and all(is_whole(one) and one >= 0 for one in part):
+    if isinstance(part, list) and len(part) == 2 and all(is_whole(number) and number >= 0 for number in part):
         at, length = part
         return earlier[at : at + length]
     raise ValueError(f"it has the part {part!r}")
 
 
-def _alike(one: bytes, other: bytes) -> int:
+def _alike(left_bytes: bytes, right_bytes: bytes) -> int:
     """How many bytes both have in common at the start."""
-    low, high = 0, min(len(one), len(other))
+    low, high = 0, min(len(left_bytes), len(right_bytes))
     while low < high:
         middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
+        if left_bytes[low:middle] == right_bytes[low:middle]:
             low = middle
         else:
             high = middle - 1
     return low
 
 
-def _alike_before(one: bytes, other: bytes) -> int:
+def _alike_before(left_bytes: bytes, right_bytes: bytes) -> int:
     """How many bytes both have in common at the end."""
-    return _alike(one[::-1], other[::-1])
+    return _alike(left_bytes[::-1], right_bytes[::-1])
 
 
 INLINE_BYTES = 8 * 1024
@@ -161,7 +161,7 @@ def share_metadata(
     Once all patches together are as large as the base, a new base is written. So bases cost no more than patches.
     """
     plain = plain_metadata(record)
-    patch = None if len(plain) <= INLINE_BYTES else patch_of(earlier.plain, plain, most=len(plain) // 2)
+    patch = None if len(plain) <= INLINE_BYTES else patch_of(earlier.plain, plain, limit=len(plain) // 2)
     if patch is None:
         return None
     sha256, base, chunks = hashlib.sha256(plain).hexdigest(), earlier.base, _chunks(patch, chunk_bytes)
@@ -186,16 +186,16 @@ def unpack_metadata(ref: BlobRef, packed: bytes, path: str, base: bytes = b"") -
     :param base: the plain JSON of the reference's base, if it has one.
     :raises CorruptRecordError: the chunks are damaged, or not those that were written.
     """
-    where = f"{path} metadata"
+    subject = f"{path} metadata"
     plain = unpacked(packed, path) if ref.chunks else base
     if ref.base is not None and ref.chunks:
         try:
-            plain = patched(base, RECORDS.parsed(plain, where))
+            plain = patched(base, RECORDS.parsed(plain, subject))
         except ValueError as error:
-            raise RECORDS.damaged(where, f"its patch is damaged: {error}") from error
+            raise RECORDS.damaged(subject, f"its patch is damaged: {error}") from error
     if hashlib.sha256(plain).hexdigest() != ref.sha256:
-        raise RECORDS.damaged(where, "its chunks are not those that were written (sha256 differs)")
-    return positions_in(RECORDS.mapping(RECORDS.parsed(plain, where), where), where)
+        raise RECORDS.damaged(subject, "its chunks are not those that were written (sha256 differs)")
+    return positions_in(RECORDS.mapping(RECORDS.parsed(plain, subject), subject), subject)
 
 
 def unpacked(packed: bytes, path: str) -> bytes:
@@ -214,9 +214,9 @@ def chunk_name(txid: int, ref: BlobRef | BaseRef, index: int) -> str:
 
 
 def positions_in(body: Mapping[str, Any], path: str) -> Positions:
-    found: list[dict[str, Json]] = []
+    positions: list[dict[str, Json]] = []
     for name in ("metadata", "carried"):
         require(name in body, path, f"the field {name!r} is missing")
         require(isinstance(body[name], dict), path, f"{name!r} is {short(body[name])} and not an object")
-        found.append(body[name])
-    return found[0], found[1]
+        positions.append(body[name])
+    return positions[0], positions[1]

@@ -76,7 +76,7 @@ class CoordinatorOutcome:
             and who == (before.kind, before.dag_id, before.run_id)
         ):
             return None
-        said = replace(
+        outcome = replace(
             self,
             time_ms=now_ms,
             lag_ms=now_ms,
@@ -84,5 +84,5 @@ class CoordinatorOutcome:
             picture=before.picture if before else "",
         )
         if self.lag or self.kind is OutcomeKind.NOTHING_NEW:
-            return said
-        return replace(said, lag=before.lag if before else {}, lag_ms=before.lag_ms if before else 0)
+            return outcome
+        return replace(outcome, lag=before.lag if before else {}, lag_ms=before.lag_ms if before else 0)

@@ -21,10 +21,10 @@ def known_gaps(view: LedgerView, state: str) -> Txids:
     return may_still_come(view.exceptions) | view.exceptions.closed | lost
 
 
-def needed_by(view: LedgerView, state: str, upto: int) -> Txids:
-    """The txids up to `upto` that the state must hold, provided that all of them are committed or exceptions. A state
-    that the ledger does not list begins with the next commit."""
-    return Txids.span(view.topology.since.get(state, upto + 1), upto) - known_gaps(view, state)
+def needed_by(view: LedgerView, state: str, through: int) -> Txids:
+    """The txids up to `through` that the state must hold, if all of them are committed or exceptions. A state that the
+    ledger does not list begins with the next commit."""
+    return Txids.span(view.topology.since.get(state, through + 1), through) - known_gaps(view, state)
 
 
 def floor_of(view: LedgerView, txid: int) -> int:
@@ -41,11 +41,11 @@ def for_states(view: LedgerView, txid: int, *, barred: bool) -> dict[str, Any]:
     :param barred: the ticket bars, whether its turn has come or not: transactions before it in its group need not be
         committed.
     """
-    names, own = view.topology.definition.states, Txids.of(txid)
-    upto = view.pointer.committed if barred else max(view.pointer.committed, txid - 1)
-    needed = {name: needed_by(view, name, upto) for name in names}
+    names, ticket_txids = view.topology.definition.states, Txids.of(txid)
+    through = view.pointer.committed if barred else max(view.pointer.committed, txid - 1)
+    needed = {name: needed_by(view, name, through) for name in names}
     return {
-        "needed": {name: txids - own for name, txids in needed.items()},
+        "needed": {name: txids - ticket_txids for name, txids in needed.items()},
         "floor": floor_of(view, txid),
         "states": frozenset(names),
     }

@@ -29,18 +29,18 @@ class Txids:
     @classmethod
     def joined(cls, ranges: Iterable[tuple[int, int]]) -> Txids:
         """From ranges in any order; they may overlap."""
-        found: list[tuple[int, int]] = []
+        merged: list[tuple[int, int]] = []
         for first, last in sorted(ranges):
-            if found and first <= found[-1][1] + 1:
-                found[-1] = (found[-1][0], max(last, found[-1][1]))
+            if merged and first <= merged[-1][1] + 1:
+                merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
             else:
-                found.append((first, last))
-        return cls(tuple(found))
+                merged.append((first, last))
+        return cls(tuple(merged))
 
     def __contains__(self, txid: object) -> bool:
         if not isinstance(txid, int):
             return False
-        place = bisect_right(self.ranges, txid, key=lambda one: one[0])
+        place = bisect_right(self.ranges, txid, key=lambda pair: pair[0])
         return place > 0 and txid <= self.ranges[place - 1][1]
 
     def __iter__(self) -> Iterator[int]:
@@ -58,7 +58,7 @@ class Txids:
     def __sub__(self, other: Txids) -> Txids:
         if not other.ranges or not self.ranges:
             return self
-        left: list[tuple[int, int]] = []
+        remaining: list[tuple[int, int]] = []
         goes, place = other.ranges, 0
         for first, last in self.ranges:
             while place < len(goes) and goes[place][1] < first:
@@ -66,12 +66,12 @@ class Txids:
             at, begin = place, first
             while at < len(goes) and goes[at][0] <= last:
                 if begin < goes[at][0]:
-                    left.append((begin, goes[at][0] - 1))
+                    remaining.append((begin, goes[at][0] - 1))
                 begin = goes[at][1] + 1
                 at += 1
             if begin <= last:
-                left.append((begin, last))
-        return Txids(tuple(left))
+                remaining.append((begin, last))
+        return Txids(tuple(remaining))
 
     def __and__(self, other: Txids) -> Txids:
         return self - (self - other)
@@ -92,7 +92,7 @@ class Txids:
 
     def run_up_from(self, txid: int) -> int:
         """The last of the txids that follow `txid` without a gap; `txid` itself if the next one is not in the set."""
-        place = bisect_right(self.ranges, txid + 1, key=lambda one: one[0])
+        place = bisect_right(self.ranges, txid + 1, key=lambda pair: pair[0])
         return max(txid, self.ranges[place - 1][1]) if place else txid
 
 

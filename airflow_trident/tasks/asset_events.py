@@ -96,7 +96,7 @@ def bring(task: BaseOperator, topology: Topology, ledger: Ledger, context: Conte
     if asset is None:
         return NO_TXIDS
     confirmed, given_up = _settled(announced_events(ledger), ledger, asset, by)
-    assigned = announce(ledger, by=by, told=confirmed, given_up=given_up)
+    assigned = announce(ledger, by=by, delivered=confirmed, given_up=given_up)
     records = (
         {record.txid: record for record in ledger.transactions(assigned.lowest or 1, assigned.highest)}
         if assigned

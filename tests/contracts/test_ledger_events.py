@@ -31,7 +31,7 @@ def seen(ledger: Ledger) -> AnnouncedEvents:
 
 def taken(ledger: Ledger, name: str, told: Txids = NO_TXIDS, given_up: str = "") -> list[int]:
     gone = [one for one in seen(ledger).announced if one.by == task(given_up)]
-    return list(announce(ledger, by=task(name), told=told, given_up=gone))
+    return list(announce(ledger, by=task(name), delivered=told, given_up=gone))
 
 
 def committed(ledger: Ledger, *numbers: int) -> None:
@@ -83,7 +83,7 @@ def test_after_a_repair_of_an_older_copy_airflow_is_asked_for_the_events_that_it
     assert not events.due(ledger.view(0)), "nobody brings one before Airflow was asked"
     b, asked = events.announced
     assert (b.by, asked.by.is_task, list(asked.txids), asked.since_ms) == (task("b"), False, [3, 4], begun_ms)
-    assert list(announce(ledger, by=task("c"), told=Txids.of(2, 4), given_up=events.announced)) == [3]
+    assert list(announce(ledger, by=task("c"), delivered=Txids.of(2, 4), given_up=events.announced)) == [3]
 
 
 def test_a_repair_brings_no_event_of_what_no_state_has(place: Place) -> None:
@@ -101,7 +101,7 @@ def test_a_repair_brings_no_event_of_what_no_state_has(place: Place) -> None:
     ledger.seed(DEFINITION, seed)
     asked = seen(ledger).announced[-1]
     assert list(asked.txids) == [3, 4]
-    assert list(announce(ledger, by=task("b"), told=Txids.of(1), given_up=seen(ledger).announced)) == [3, 4]
+    assert list(announce(ledger, by=task("b"), delivered=Txids.of(1), given_up=seen(ledger).announced)) == [3, 4]
 
 
 def test_a_skipped_one_has_no_event_before_its_replay_is_committed_and_a_settled_one_never(place: Place) -> None:

@@ -15,7 +15,7 @@ def names(count: int, seed: int = 0) -> list[str]:
 
 
 def both_ways(earlier: str, text: str, most: int = 1 << 20) -> bytes:
-    patch = patch_of(earlier.encode(), text.encode(), most=most)
+    patch = patch_of(earlier.encode(), text.encode(), limit=most)
     assert patch is not None
     assert patched(earlier.encode(), json.loads(patch)) == text.encode()
     return patch
@@ -49,8 +49,8 @@ def test_a_window_that_moves_on_costs_what_is_new() -> None:
 
 
 def test_what_has_nothing_in_common_is_no_patch() -> None:
-    assert patch_of("".join(names(400)).encode(), "".join(names(400, 1)).encode(), most=4_000) is None
-    assert patch_of(b"", b"x" * 4_000, most=3_000) is None
+    assert patch_of("".join(names(400)).encode(), "".join(names(400, 1)).encode(), limit=4_000) is None
+    assert patch_of(b"", b"x" * 4_000, limit=3_000) is None
 
 
 @pytest.mark.parametrize("patch", [None, {}, [1], [[0]], [[0, 1, 2]], [[-1, 4]], [[0, "4"]], [[True, 4]], [None]])

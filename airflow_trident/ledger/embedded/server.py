@@ -48,29 +48,31 @@ def make_login(path: Path) -> None:
         draft.unlink()
 
 
-def read_login(path: str, what: str) -> DigestAuth:
+def read_login(path: str, subject: str) -> DigestAuth:
     """
     :param path: may begin with ``~``.
-    :param what: what the login is for, in errors: "connection 'zookeeper_default'".
+    :param subject: what the login is for, in errors: "connection 'zookeeper_default'".
     :raises ConfigurationError: it cannot be read, is no login, or others may read it.
     """
-    where = os.path.abspath(os.path.expanduser(path))
+    login_file = os.path.abspath(os.path.expanduser(path))
     cure = "It is made by `airflow trident zookeeper start` for its user. Or give login and password."
     try:
-        with open(where, encoding="utf-8") as file:
+        with open(login_file, encoding="utf-8") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            found = json.load(file)
+            content = json.load(file)
     except OSError as error:
-        raise ConfigurationError(f"{what}: the login file {where} cannot be read ({error.strerror})", cure) from error
+        raise ConfigurationError(
+            f"{subject}: the login file {login_file} cannot be read ({error.strerror})", cure
+        ) from error
     except (ValueError, RecursionError) as error:
-        raise ConfigurationError(f"{what}: the login file {where} is no JSON ({error})", cure) from error
+        raise ConfigurationError(f"{subject}: the login file {login_file} is no JSON ({error})", cure) from error
     if mode & 0o077:
         raise ConfigurationError(
-            f"{what}: others may read the login file {where} (mode {mode:o})", f"`chmod 600 {where}`."
+            f"{subject}: others may read the login file {login_file} (mode {mode:o})", f"`chmod 600 {login_file}`."
         )
-    user, password = (found.get("user"), found.get("password")) if isinstance(found, dict) else (None, None)
+    user, password = (content.get("user"), content.get("password")) if isinstance(content, dict) else (None, None)
     if not (isinstance(user, str) and user and isinstance(password, str) and password):
-        raise ConfigurationError(f"{what}: the login file {where} has no user and password", cure)
+        raise ConfigurationError(f"{subject}: the login file {login_file} has no user and password", cure)
     return DigestAuth(user=user, password=password)
 
 
@@ -98,16 +100,16 @@ def java_executable() -> str:
     :raises ConfigurationError: there is none, or it is older than Java 17.
     """
     home = os.environ.get("JAVA_HOME", "")
-    found = str(Path(home) / "bin" / "java") if home else shutil.which("java") or ""
-    if not found or not os.access(found, os.X_OK):
-        where = f"JAVA_HOME is {home!r}, and there is no {found}" if home else "there is no java on the PATH"
-        raise ConfigurationError(f"Java was not found: {where}", f"{_INSTALL}, or correct JAVA_HOME.")
-    version = java_version(found)
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java") or ""
+    if not java or not os.access(java, os.X_OK):
+        reason = f"JAVA_HOME is {home!r}, and there is no {java}" if home else "there is no java on the PATH"
+        raise ConfigurationError(f"Java was not found: {reason}", f"{_INSTALL}, or correct JAVA_HOME.")
+    version = java_version(java)
     if version < LEAST_JAVA:
         raise ConfigurationError(
-            f"{found} is Java {version}, and at least {LEAST_JAVA} is needed", f"{_INSTALL} and set JAVA_HOME to it."
+            f"{java} is Java {version}, and at least {LEAST_JAVA} is needed", f"{_INSTALL} and set JAVA_HOME to it."
         )
-    return found
+    return java
 
 
 def java_version(executable: str) -> int:
@@ -121,8 +123,8 @@ def java_version(executable: str) -> int:
         raise ConfigurationError(f"{executable} does not run: {error}", f"{_INSTALL}.") from error
     match = _VERSION.search(done.stderr + done.stdout)
     if not match:
-        said = (done.stderr or done.stdout).strip().splitlines()[:1]
-        raise ConfigurationError(f"{executable} does not tell its version: {said}", f"{_INSTALL}.")
+        output = (done.stderr or done.stdout).strip().splitlines()[:1]
+        raise ConfigurationError(f"{executable} does not tell its version: {output}", f"{_INSTALL}.")
     return int(match[2] or 8) if match[1] == "1" else int(match[1])  # Java 8 calls itself 1.8
 
 
@@ -146,8 +148,8 @@ def zookeeper_jars() -> list[Path]:
 def _newest(folder: Path, prefix: str) -> Path | None:
     """The newest jar of exactly this name: its version begins with a digit (``zookeeper-`` is not
     ``zookeeper-jute-``)."""
-    found = sorted(path for path in folder.glob(f"{prefix}*.jar") if path.name[len(prefix)].isdigit())
-    return found[-1] if found else None
+    jars = sorted(path for path in folder.glob(f"{prefix}*.jar") if path.name[len(prefix)].isdigit())
+    return jars[-1] if jars else None
 
 
 _CONFIG = """\

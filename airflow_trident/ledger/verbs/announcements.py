@@ -36,20 +36,20 @@ def begin_events(snap: Snapshot) -> Change[None] | Unchanged[None]:
 
 
 def announce(
-    snap: Snapshot, *, by: Owner, told: Txids, given_up: Collection[Announcement], most: int = MOST_AT_ONCE
+    snap: Snapshot, *, by: Owner, delivered: Txids, given_up: Collection[Announcement], limit: int = MOST_AT_ONCE
 ) -> Change[Txids] | Unchanged[Txids]:
     """Takes on the events that are due, lowest txid first. Returns which; nobody else takes these on.
 
-    :param told: transactions whose events Airflow has or had.
-    :param given_up: announcements of tasks that have ended: those of their events that are not in `told` are due again.
+    :param delivered: transactions whose events Airflow has or had.
+    :param given_up: announcements of ended tasks: those of their events that are not in `delivered` are due again.
     """
     before = events_at(snap) or AnnouncedEvents()
-    after = before.after(told, given_up)
-    mine = first_of(after.due(snap.view(0)), most)
-    if mine:
-        announcement = Announcement(txids=mine, by=by, since_ms=snap.now_ms)
+    after = before.after(delivered, given_up)
+    assigned = first_of(after.due(snap.view(0)), limit)
+    if assigned:
+        announcement = Announcement(txids=assigned, by=by, since_ms=snap.now_ms)
         after = replace(after, announced=(*after.announced, announcement))
-    return Unchanged(NO_TXIDS) if after == before else _written(snap, after, mine)
+    return Unchanged(NO_TXIDS) if after == before else _written(snap, after, assigned)
 
 
 def settle(snap: Snapshot, *, txids: Txids, by: Owner) -> Change[None] | Unchanged[None]:
@@ -57,8 +57,11 @@ def settle(snap: Snapshot, *, txids: Txids, by: Owner) -> Change[None] | Unchang
     before = events_at(snap)
     if before is None:
         return Unchanged(None)
-    announced = (replace(one, txids=one.txids - txids) if one.by == by else one for one in before.announced)
-    kept = tuple(one for one in announced if one.txids)
+    announced = (
+        replace(announcement, txids=announcement.txids - txids) if announcement.by == by else announcement
+        for announcement in before.announced
+    )
+    kept = tuple(announcement for announcement in announced if announcement.txids)
     return _written(snap, AnnouncedEvents(settled=before.settled | txids, announced=kept), None)
 
 
@@ -86,9 +89,9 @@ def encode_events(events: AnnouncedEvents, *, op: str) -> bytes:
     return _FORMAT.dump({"op": op, **plain_fields(events)}, "the list of asset events")
 
 
-def _written(snap: Snapshot, events: AnnouncedEvents, result: T) -> Change[T]:
+def _written(snap: Snapshot, events: AnnouncedEvents, outcome: T) -> Change[T]:
     write: Write = snap.put(snap.paths.events, encode_events(events, op=snap.op))
     # The pointer and the exceptions are checked: if they were read at two moments, a skipped transaction would look
     # committed.
     unchecked = frozenset({snap.paths.head, snap.paths.topology})
-    return Change(writes=(write,), witness=snap.paths.events, result=result, unchecked=unchecked)
+    return Change(writes=(write,), witness=snap.paths.events, result=outcome, unchecked=unchecked)

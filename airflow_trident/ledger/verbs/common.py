@@ -69,7 +69,7 @@ def require_not_passed_over(snap: Snapshot, tx: TxRecord) -> None:
         return
     above = range(tx.txid + 1, snap.next_txid())
     snap.prefetch_transactions(above)
-    by = next((one.txid for one in map(snap.tx, above) if one is not None and one.touched), None)
+    by = next((record.txid for record in map(snap.tx, above) if record is not None and record.touched), None)
     if by is not None:
         raise passed_over(snap.topology().name, tx.txid, by)
 
@@ -84,6 +84,6 @@ def exceptions_write(snap: Snapshot, txid: int | None, to: str, *off: int) -> li
     """:param txid: moved to the list `to`, see :func:`shifted`; None for none. :param off: removed from every list."""
     old = snap.exceptions()
     after = old if txid is None else shifted(old, txid, to)
-    for one in off:
-        after = shifted(after, one, "")
+    for moved_txid in off:
+        after = shifted(after, moved_txid, "")
     return [] if after == old else [snap.set(snap.paths.exceptions, codec.encode_exceptions(after))]

@@ -45,26 +45,26 @@ class Together:
     def while_they_fit(self, decisions: Iterable[Decide[T]]) -> tuple[T, ...]:
         """Takes one decision after the other until the step is full, the first one in any case. Returns the answers of
         those that it took."""
-        found: list[T] = []
+        results: list[T] = []
         for decide in decisions:
             part, decided = self._decided(decide)
-            if found and self.bytes + self._grows_by(decided) > GROUP_BYTES:
+            if results and self.bytes + self._grows_by(decided) > GROUP_BYTES:
                 break
             self._take(part, decided)
-            found.append(decided.result)
-        return tuple(found)
+            results.append(decided.result)
+        return tuple(results)
 
-    def change(self, result: T, *, witness: str = "") -> Change[T] | Unchanged[T]:
+    def change(self, outcome: T, *, witness: str = "") -> Change[T] | Unchanged[T]:
         """All decisions as one step.
 
         :param witness: used instead of the witness of the first decision.
         """
         if not self._writes:
-            return Unchanged(result)
+            return Unchanged(outcome)
         unchecked = self._used.keys() - self._checked - self._snap.used.keys()
         self._tell(self._used)
         writes = tuple(self._writes.values())
-        return Change(writes=writes, witness=witness or self._witness, result=result, unchecked=frozenset(unchecked))
+        return Change(writes=writes, witness=witness or self._witness, result=outcome, unchecked=frozenset(unchecked))
 
     def _decided(self, decide: Decide[T]) -> tuple[Snapshot, Change[T] | Unchanged[T]]:
         part = self._snap.after(self._writes)
@@ -122,7 +122,7 @@ def size(write: Write | None) -> int:
 
 def require_order(txids: Sequence[int]) -> None:
     """:raises ConfigurationError: the txids do not rise."""
-    if any(later <= one for one, later in pairwise(txids)):
+    if any(later <= earlier for earlier, later in pairwise(txids)):
         raise ConfigurationError(
             f"a group is given in the order of its txids, each once, and not as {list(txids)}", "Sort them."
         )

@@ -43,10 +43,10 @@ def invalidated_above(snap: Snapshot, txid: int) -> list[TxRecord]:
     """The records of the transactions above `txid`; they lose their batch."""
     definition, later = snap.topology().definition, range(txid + 1, snap.next_txid())
     snap.prefetch_transactions(later)
-    found = [tx for tx in map(snap.tx, later) if tx is not None and not tx.invalidated]
+    records = [tx for tx in map(snap.tx, later) if tx is not None and not tx.invalidated]
     return [
         replace(invalidated(definition, tx), op=snap.op, times_ms={**tx.times_ms, Status.PROCESSING.value: snap.now_ms})
-        for tx in found
+        for tx in records
     ]
 
 

@@ -65,7 +65,7 @@ def raise_first(ops: Sequence[Op], results: Sequence[object]) -> None:
     }
     # Operations before the one that failed say "rolled back", those after it "inconsistency".
     fillers = (kz.RolledBackError, kz.RuntimeInconsistency)
-    failures = [(op, result) for op, result in zip(ops, results, strict=True) if isinstance(result, Exception)]
+    failures = [(op, answer) for op, answer in zip(ops, results, strict=True) if isinstance(answer, Exception)]
     for op, failure in failures:
         if type(failure) in refusals:
             raise refused(op, refusals[type(failure)])
@@ -127,11 +127,11 @@ class ConnectionLog:
     """A logger for one client of kazoo, which remembers its warnings. For an outage it logs one line at the beginning,
     one each minute while it lasts, and one at the end.
 
-    :param where: names the ensemble in the log.
+    :param address: names the ensemble in the log.
     """
 
-    def __init__(self, where: str, clock_s: Callable[[], float] = time.monotonic) -> None:
-        self._where, self._clock_s = where, clock_s
+    def __init__(self, address: str, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._where, self._clock_s = address, clock_s
         self._log = logging.getLogger("kazoo.client")
         in_detail = self._log.isEnabledFor(logging.DEBUG)
         # Every task opens a session and closes it: that is no news in its log.
@@ -237,9 +237,9 @@ class ZooKeeperZNodes:
         steps = self._full(path).strip("/").split("/")
         every = ["/" + "/".join(steps[:depth]) for depth in range(1, len(steps) + 1)]
         deadline = time.monotonic() + self.settings.op_deadline_s
-        for one, node in self._read(every, []).nodes.items():
+        for full_path, node in self._read(every, []).nodes.items():
             if node is None:
-                self._create(one, deadline)
+                self._create(full_path, deadline)
 
     def wait_for_change(
         self,
@@ -412,9 +412,9 @@ class ZooKeeperZNodes:
     ) -> ReadResult:
         from kazoo.exceptions import NoNodeError
 
-        def answer(one: Any) -> Any:
+        def answer(handle: Any) -> Any:
             try:
-                return one.get(timeout=_left_s(deadline))
+                return handle.get(timeout=_left_s(deadline))
             except NoNodeError:
                 return None
 
@@ -423,11 +423,11 @@ class ZooKeeperZNodes:
         nodes = [client.get_async(path) for path in paths]
         names = [client.get_children_async(path) for path in folders]
         synced.get(timeout=_left_s(deadline))
-        read = {path: answer(one) for path, one in zip(paths, nodes, strict=True)}
-        listed = {path: answer(one) for path, one in zip(folders, names, strict=True)}
+        read = {path: answer(handle) for path, handle in zip(paths, nodes, strict=True)}
+        listed = {path: answer(handle) for path, handle in zip(folders, names, strict=True)}
         return ReadResult(
-            {path: None if found is None else ZNode(found[0], found[1].version) for path, found in read.items()},
-            {path: None if found is None else frozenset(found) for path, found in listed.items()},
+            {path: None if node is None else ZNode(node[0], node[1].version) for path, node in read.items()},
+            {path: None if children is None else frozenset(children) for path, children in listed.items()},
         )
 
     def _multi(self, ops: Sequence[Op]) -> None:
@@ -504,16 +504,16 @@ class ZooKeeperZNodes:
                 "Run the same step again.",
             ) from error
 
-    def _unavailable(self, what: str) -> LedgerUnavailableError:
+    def _unavailable(self, problem: str) -> LedgerUnavailableError:
         return LedgerUnavailableError(
-            f"{self.describe()} does not answer: {what}{self._connection_log.text()}",
+            f"{self.describe()} does not answer: {problem}{self._connection_log.text()}",
             "Check the address, that the server runs (`airflow trident zookeeper status`), and TLS if it is used.",
         )
 
-    def _denied(self, what: str) -> LedgerAuthError:
+    def _denied(self, action: str) -> LedgerAuthError:
         user = self.settings.auth.user if self.settings.auth else "none"
         return LedgerAuthError(
-            f"{self.describe()} denies access: {what} (user: {user}){self._connection_log.text()}",
+            f"{self.describe()} denies access: {action} (user: {user}){self._connection_log.text()}",
             "Use the credentials that created the ledger: every worker needs the same.",
         )
 
@@ -551,8 +551,8 @@ def _stop(client: KazooClient) -> None:
 
 
 def _after_fork_in_child() -> None:
-    for one in list(_instances):
-        one.forget_inherited()
+    for client in list(_instances):
+        client.forget_inherited()
 
 
 if hasattr(os, "register_at_fork"):

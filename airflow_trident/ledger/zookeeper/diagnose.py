@@ -128,8 +128,8 @@ def _host_port(address: str) -> tuple[str, int]:
 
 
 def _number(pattern: str, text: str) -> int | None:
-    found = re.search(pattern, text, re.MULTILINE)
-    return int(found[1]) if found else None
+    match = re.search(pattern, text, re.MULTILINE)
+    return int(match[1]) if match else None
 
 
 def _granted_s(host: str, port: int, wanted_s: float, tls: ssl.SSLContext | None) -> float | None:

@@ -76,8 +76,8 @@ class ZooKeeperSettings:
         chroot = (slash + folder if slash else self.chroot).rstrip("/")
         parts = [part.strip() for part in servers.split(",")]
         for part in parts:
-            found = _SERVER.match(part)
-            if not found or int(found[3] or DEFAULT_PORT) not in range(1, 65536):
+            match = _SERVER.match(part)
+            if not match or int(match[3] or DEFAULT_PORT) not in range(1, 65536):
                 raise ConfigurationError(
                     f"{part!r} in the ZooKeeper address {self.hosts!r} is no host:port",
                     "Write it like zk1:2181,zk2:2181,zk3:2181.",
