@@ -63,9 +63,9 @@ def test_a_delta_spout_keeps_its_promises(tmp_path: Path, options: str, check: C
 @pytest.mark.parametrize("metadata", [[], "x", 7, {}, {"from": 1}, {"from": [0, 0], "to": [1, 0]}])
 def test_metadata_of_another_spout_is_an_error(tmp_path: Path, metadata: Any) -> None:
     spout = table(tmp_path).spout
-    with pytest.raises(SourceChangedError, match=r"is not that of a .*stream a new name"):
+    with pytest.raises(SourceChangedError, match=r"is not that of a TableSpout of a DeltaTable.*stream a new name"):
         spout.coordinator().initialize_transaction(2, metadata)
-    with pytest.raises(SourceChangedError, match="is not that of a"):
+    with pytest.raises(SourceChangedError, match="is not that of a TableSpout of a DeltaTable"):
         spout.emitter().splits(metadata)
 
 

@@ -120,9 +120,9 @@ def test_an_iceberg_spout_keeps_its_promises(tmp_path: Path, options: str, check
 @pytest.mark.parametrize("metadata", [[], "x", 7, {}, {"from": 1}, {"table": "t", "from": [0, 0], "to": [1, 0]}])
 def test_metadata_of_another_spout_is_an_error(tmp_path: Path, metadata: Any) -> None:
     spout = source(tmp_path).spout
-    with pytest.raises(SourceChangedError, match=r"is not that of an .*stream a new name"):
+    with pytest.raises(SourceChangedError, match=r"is not that of a TableSpout of an IcebergTable.*stream a new name"):
         spout.coordinator().initialize_transaction(2, metadata)
-    with pytest.raises(SourceChangedError, match="is not that of an"):
+    with pytest.raises(SourceChangedError, match="is not that of a TableSpout of an IcebergTable"):
         spout.emitter().splits(metadata)
 
 
