@@ -79,7 +79,7 @@ rare: java venv
 	@$(RUN) python -m pytest -m rare $(ARGS)
 
 browser: java venv
-	@$(RUN) AIRFLOW_TRIDENT_BROWSER=required UPDATE_SCREENSHOTS=1 python -m pytest tests/browser $(ARGS)
+	@$(RUN) AIRFLOW_TRIDENT_BROWSER=required UPDATE_SCREENSHOTS=1 python -m pytest tests/browser -m browser $(ARGS)
 
 fuzz: venv
 	@$(RUN) python -m tests.fuzz $(SECONDS) $(FUZZ)

@@ -21,6 +21,7 @@ SLOW_MS = 240_000
 """So long a slow machine may take for a run."""
 
 
+@pytest.mark.rare
 def test_a_failed_transaction_is_mended_and_replayed_from_the_browser_alone(
     zookeeper: EmbeddedZooKeeper, tmp_path: Path, browser: Browser, airflow_database: Path
 ) -> None:

@@ -87,8 +87,7 @@ def test_a_topology_keeps_one_row_of_each_key(table: ForeignTable) -> None:
     ("name", "kind"),
     [
         *(("spark_engine", kind) for kind in KINDS),
-        ("connect_engine", "delta"),
-        pytest.param("connect_engine", "iceberg", marks=pytest.mark.rare),
+        *(pytest.param("connect_engine", kind, marks=pytest.mark.rare) for kind in KINDS),
     ],
 )
 def test_spark_writes_the_files_anew(name: str, kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:

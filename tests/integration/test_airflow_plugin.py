@@ -97,7 +97,7 @@ def airflow(
     local = LocalAirflow(folder, zookeeper.hosts, extra)
     try:
         port = local.environment["AIRFLOW__API__PORT"]
-        command = local.command("api-server", "--host", "127.0.0.1", "--port", port, "--workers", "1")
+        command = local.command("api-server", "--host", "127.0.0.1", "--port", port, "--workers", "1", "--apps", "core")
         local.processes.start("api-server", command, local.environment)
         assert wait_until(lambda: bool(local.api.health()), timeout_s=180)
         yield local

@@ -19,7 +19,7 @@ from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import Owner, Status, TxRecord
 from tests.fixtures import single
-from tests.fixtures.airflow import give_database
+from tests.fixtures.airflow import SERVERS, give_database
 from tools import kills
 from tools.local_airflow.folder import Folder
 from tools.local_airflow.rest import wait_until
@@ -116,6 +116,7 @@ def stage(
     )
     kills.write_plugin(folder.airflow)
     extra = {
+        **SERVERS,
         "AIRFLOW__TRIDENT__ROOT": ROOT,
         "AIRFLOW__TRIDENT__POLL_S": "1",
         kills.VARIABLE: f"gate-opened@4:{folder.root}/crashed",

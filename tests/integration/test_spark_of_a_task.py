@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_trident.engine.spark.sessions.java import one_shot_java_options, require_java
 from tests.fixtures.spark import spark_release, wait_for
 
 pytestmark = pytest.mark.spark
@@ -147,3 +148,20 @@ def test_a_task_that_is_killed_leaves_nothing_behind_either(tmp_path: Path) -> N
         process.kill()
     wait_for(lambda: not list(temporary.iterdir()))
     assert list(here.iterdir()) == []
+
+
+# ---- options of its JVM ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("theirs", ["", "-Xss2m", "-Xss2m -XX:+UseG1GC"])
+@pytest.mark.parametrize("variable", ["JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS"])
+def test_java_starts_with_the_collector_of_the_environment(
+    variable: str, theirs: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It refuses two collectors."""
+    monkeypatch.setenv(variable, theirs)
+    command = [require_java(), *one_shot_java_options().split(), "-XX:+PrintFlagsFinal", "-version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    on = {line.split()[1] for line in done.stdout.splitlines() if "= true" in line and line.split()[1].endswith("GC")}
+    assert ("UseG1GC" if "G1" in theirs else "UseSerialGC") in on

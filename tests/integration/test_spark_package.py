@@ -102,6 +102,7 @@ COMMON = """
 """
 
 
+@pytest.mark.rare
 def test_executors_with_pyarrow_alone_run_a_batch(bare_python: Path, tmp_path: Path) -> None:
     said = executors(
         bare_python,

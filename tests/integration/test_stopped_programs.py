@@ -44,10 +44,15 @@ def has_stopped(process: subprocess.Popen[bytes], marker: Path, log: Path) -> bo
 @pytest.mark.parametrize(
     ("program", "topology", "contents", "how", "txid", "points"),
     [
-        ("grouped_words", grouped_words.topology, grouped_words.contents, "5", 8, OF_GROUPS),
-        ("word_count", word_count.topology, word_count.contents, "3", 3, tuple(Milestone)),
+        pytest.param(
+            *("grouped_words", grouped_words.topology, grouped_words.contents, "5", 8, OF_GROUPS),
+            id="groups",
+            marks=pytest.mark.rare,
+        ),
+        pytest.param(
+            *("word_count", word_count.topology, word_count.contents, "3", 3, tuple(Milestone)), id="a commit phase"
+        ),
     ],
-    ids=["groups", "a commit phase"],
 )
 def test_drains_stopped_at_every_milestone_change_nothing_when_they_go_on_after_another_one_has_done_the_work(
     program: str,

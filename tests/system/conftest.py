@@ -22,7 +22,7 @@ from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import Status, TxRecord
 from airflow_trident.states.sql.dialect import TABLES
-from tests.fixtures.airflow import give_database
+from tests.fixtures.airflow import SERVERS, give_database
 from tests.fixtures.spark import soon
 from tests.system import batches
 from tools.local_airflow.folder import Folder
@@ -151,7 +151,7 @@ def local_airflow(tmp_path_factory: pytest.TempPathFactory, airflow_database: Pa
     shutil.copy(Path(__file__).parent / "alarms.py", plugins)
     for file in ("dags.py", "batches.py", "scripts.py"):
         shutil.copyfile(Path(__file__).parent / file, folder.dags / file)
-    extra = {**OPTIONS, "SYSTEM_TESTS": str(root), "AIRFLOW__TRIDENT__ROOT": "/system-tests"}
+    extra = {**SERVERS, **OPTIONS, "SYSTEM_TESTS": str(root), "AIRFLOW__TRIDENT__ROOT": "/system-tests"}
     with ExitStack() as stack:
         stack.callback(server.stop)
         airflow = LocalAirflow(folder, server.start().hosts, extra)

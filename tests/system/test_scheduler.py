@@ -67,6 +67,7 @@ def test_the_backfill_command_commits_2_to_5_after_2_had_failed_for_good(scene: 
     assert_exact(scene, 5)
 
 
+@pytest.mark.rare
 @plays("kill_process")
 def test_kill_9_of_a_task_that_processes_gives_a_new_attempt_and_no_other_effect(scene: Scene) -> None:
     hold = scene.tell("hold-2")
@@ -122,6 +123,7 @@ def test_marking_a_running_task_as_failed_blocks_those_behind_it_until_it_is_cle
     assert_exact(scene, 3)
 
 
+@pytest.mark.rare
 @plays("clear_committed")
 def test_clearing_whole_runs_after_the_commit_changes_nothing(scene: Scene) -> None:
     scene.trigger(1, 2)

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_trident.engine.partitioning import _shuffled
-from airflow_trident.io.arrow import rows_to_table, table_to_rows, taken
+from airflow_trident.io.arrow import grouped, rows_to_table, split_by, table_to_rows, taken
 from airflow_trident.io.values import UnfitValueError
 from airflow_trident.types import parse_declared
 
@@ -116,3 +116,24 @@ def test_rows_are_taken_in_the_order_that_is_asked_for(places: list[int], most_b
     table = pa.concat_tables([pa.table(part)] * 3).append_column("n", pa.array(range(12)))
     for given in (pa.array(places, pa.int64()), np.array(places, dtype=np.int64)):
         assert taken(table, given, most_bytes=most_bytes).equals(table.take(pa.array(places, pa.int64())))
+
+
+# ---- groups ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_result_is_found_beside_a_key_of_the_name_that_arrow_gives_it() -> None:
+    table = pa.table({"n": [1, 2, 3], "n_sum": ["a", "b", "a"], "n_max": [7, 7, 7], "1_sum": [0, 0, 0]})
+    found = grouped(table, ["n_sum", "1_sum"], [("n", "sum"), ("n", "max"), ("n_max", "sum")])
+    assert [column.to_pylist() for column in found] == [["a", "b"], [0, 0], [4, 2], [3, 2], [14, 7]]
+
+
+def test_a_key_may_be_counted_too() -> None:
+    found = grouped(pa.table({"k": [1, None, 1]}), ["k"], [("k", "count")])
+    assert [column.to_pylist() for column in found] == [[1, None], [2, 0]]
+
+
+@pytest.mark.parametrize("name", ["day", "count_all", "one_row"])
+def test_the_rows_of_a_partition_are_together_whatever_its_field_is_called(name: str) -> None:
+    table = pa.table({name: [3, 1, 3, 1, 3], "n": [1, 2, 3, 4, 5]})
+    found: dict[Any, Any] = {values: part.column("n").to_pylist() for values, part in split_by(table, (name,))}
+    assert {values: sorted(rows) for values, rows in found.items()} == {(1,): [2, 4], (3,): [1, 3, 5]}

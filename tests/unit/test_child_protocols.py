@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import datetime
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from airflow_trident.errors import ChildError
 from airflow_trident.storm.components.bolt import ChildBolt
+from airflow_trident.storm.components.protocol import reader_of
+from airflow_trident.types import parse_declared
 from tests.fixtures.child import emits, lines, module, needs_node, program, seed, shell, values
 
 
@@ -124,3 +128,35 @@ def test_task_ids_come_before_they_are_asked_for_if_that_is_wanted() -> None:
     assert values(emits(shell("IdsAhead", task_ids_ahead=2, max_pending=1), rows)) == ["a", "b"] * 20
     with pytest.raises(ChildError, match="none had come"):
         emits(shell("IdsAhead", task_ids_ahead=1, max_pending=1), rows)
+
+
+# ---- values of JSON -------------------------------------------------------------------------------------------------
+
+
+DAY = datetime.date(2022, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("type_text", "given", "read"),
+    [
+        ("struct<at:date,n:long>", {"at": "2022-02-02", "n": None}, {"at": DAY, "n": None}),
+        ("struct<at:date,n:long>", {"at": None, "n": 7}, {"at": None, "n": 7}),
+        ("struct<runtime:string,n:long>", {"runtime": "x", "n": None}, {"runtime": "x", "n": None}),
+        ("array<struct<at:date,n:int>>", [{"at": None, "n": None}, None], [{"at": None, "n": None}, None]),
+        ("map<long,long>", {"7": None, "8": 9}, {7: None, 8: 9}),
+        ("map<long,string>", {"7": None}, {7: None}),
+        ("map<string,long>", {"7": None}, {"7": None}),
+        ("map<date,long>", {"2022-02-02": None}, {DAY: None}),
+        ("date", None, None),
+    ],
+)
+def test_nulls_are_values_at_every_depth(type_text: str, given: Any, read: Any) -> None:
+    reader = reader_of(parse_declared(f"i {type_text}"))
+    assert reader([given]) == (read,)
+    assert reader({"i": given}) == (read,)
+
+
+@pytest.mark.parametrize("given", [{"at": "2022-02-02", "n": "7"}, {"at": "2022-02-02", "n": 1.5}, {"at": 5, "n": 1}])
+def test_what_does_not_fit_is_refused(given: Any) -> None:
+    with pytest.raises(ValueError, match=r"where struct<at:date,n:long> is declared"):
+        reader_of(parse_declared("i struct<at:date,n:long>"))([given])

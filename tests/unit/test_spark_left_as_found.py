@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -69,3 +71,27 @@ def test_loggers_that_runs_at_the_same_time_silence_are_as_before(
         assert logger.disabled, "the other run goes on"
         ends[1].__exit__(None, None, None)
         assert logger.disabled is disabled
+
+
+# ---- what is wrapped so that a transform cannot act -----------------------------------------------------------------
+
+
+CLASSIC = """
+import sys
+from airflow_trident.engine.spark.refused_actions import no_actions
+from pyspark.sql.classic.dataframe import DataFrame
+
+with no_actions("transform-1"):
+    assert hasattr(DataFrame.collect, "__wrapped__")
+assert "pyspark.sql.connect.dataframe" not in sys.modules
+
+from pyspark.sql.connect.dataframe import DataFrame as ConnectFrame
+
+with no_actions("transform-1"):
+    assert hasattr(ConnectFrame.collect, "__wrapped__")
+"""
+
+
+def test_a_process_without_connect_does_not_import_it() -> None:
+    """Its modules, with gRPC and pandas, take a third of a second. Once they are there, their actions are refused."""
+    subprocess.run([sys.executable, "-c", CLASSIC], check=True, timeout=120)

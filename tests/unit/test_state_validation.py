@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_trident import Count, FixedBatchSpout, Topology
+from airflow_trident import Count
 from airflow_trident.contracts.state import StateFactory
-from airflow_trident.errors import ConfigurationError
+from airflow_trident.errors import ConfigurationError, PlanError
+from airflow_trident.spouts.memory import FixedBatchSpout
 from airflow_trident.states.delta.state import DeltaState
+from airflow_trident.states.delta.table import DeltaTable
 from airflow_trident.states.files.sink import FileSink
 from airflow_trident.states.memory import MemoryState
 from airflow_trident.states.redis.state import NonTransactionalRedisState, RedisState
@@ -17,6 +20,7 @@ from airflow_trident.states.sql.postgres import PostgresState
 from airflow_trident.states.sql.sqlalchemy_state import SqlState
 from airflow_trident.states.sql.sqlite import SqliteState
 from airflow_trident.states.sql.table_sink import TableSink
+from airflow_trident.topology.topology import Topology
 
 FIELDS = "tags array<string>, at time, took interval day to second, word string, WORD string, txid long, _key long"
 
@@ -73,3 +77,25 @@ def test_fields_that_cannot_be_written_by_a_sink(sink: StateFactory, fields: str
 def test_static_states() -> None:
     with pytest.raises(ConfigurationError, match="Delta tables have neither times"):
         Topology("t").new_static_state(DeltaState("x"), "n", keys="at time", values="n long")
+
+
+# ---- states that only append rows -----------------------------------------------------------------------------------
+
+
+FACTORIES = {
+    "TableSink": lambda folder: TableSink("db"),
+    "FileSink": lambda folder: FileSink(str(folder)),
+    "DeltaTable": lambda folder: DeltaTable(str(folder / "delta")),
+}
+
+
+@pytest.mark.parametrize("kind", FACTORIES)
+def test_new_values_of_what_only_appends_are_refused_when_the_dag_is_built(tmp_path: Path, kind: str) -> None:
+    topology = Topology("t")
+    stream: Any = topology.new_stream("in", FixedBatchSpout("w string, n long", [("a", 1)]))
+    state = stream.partition_persist(FACTORIES[kind](tmp_path), "w, n", name="rows")
+    with pytest.raises(PlanError, match=r"state 'rows' is kept in .*, which appends rows and gives no new values"):
+        state.new_values_stream()
+    spec = state.spec
+    assert spec.factory.capabilities.appends
+    assert spec.factory.takes_pieces(spec)
