@@ -41,10 +41,10 @@ class SameObjects:
 
     source: ObjectFiles
     files: tuple[RecordedFile, ...]
-    where: FilesForSpark
+    storage: FilesForSpark
 
     def __call__(self) -> None:
-        for file, same in zip(self.files, self.where.each(self.source.is_as_recorded, self.files), strict=True):
+        for file, same in zip(self.files, self.storage.each(self.source.is_as_recorded, self.files), strict=True):
             if not same:
                 raise SourceUnavailableError(
                     f"the object {self.source.base()}/{file.path} was replaced or removed while Spark read it",
@@ -69,12 +69,12 @@ def objects_in_spark(
     """
     if not files or not all(file.digest for file in files):
         return None
-    where, path_of = in_place(session, source.place)
-    if where is None:
+    storage, path_of = in_place(session, source.place)
+    if storage is None:
         return None
 
     def rows_of(file: RecordedFile) -> int | None:
-        if not where.is_plain(path_of(file.path)) or not source.is_as_recorded(file):
+        if not storage.is_plain(path_of(file.path)) or not source.is_as_recorded(file):
             return None
         path = f"{source.base()}/{file.path}"
         try:
@@ -84,18 +84,18 @@ def objects_in_spark(
             return None  # the reader will raise the error
 
     rows = 0
-    for count in where.each(rows_of, files):
+    for count in storage.each(rows_of, files):
         if count is None:
             return None
         rows += count
     located = [(values_of(file), path_of(file.path)) for file in files]
     try:
-        frame = united(session, schema, located, where)
+        frame = united(session, schema, located, storage)
     except Exception as error:
-        if not where.is_open_error(error):
+        if not storage.is_open_error(error):
             raise
         return None
-    same = SameObjects(source, tuple(files), where)
+    same = SameObjects(source, tuple(files), storage)
     return None if frame is None else BatchFrame(frame=frame, rows=rows, require_same=same)
 
 
@@ -143,7 +143,7 @@ def frame_of(
     schema: Schema,
     files: Sequence[FileOfTable],
     is_like: Callable[[int, pa.Schema], bool] | None = None,
-    where: FilesForSpark = HERE,
+    storage: FilesForSpark = HERE,
 ) -> BatchFrame | None:
     """The rows of the files; None: Spark might give others, or a file is gone or damaged.
 
@@ -153,14 +153,18 @@ def frame_of(
 
     def looked_at(place: int) -> tuple[tuple[int, int], int | None]:
         file = files[place]
-        own = tuple(one for one in schema if one.name not in file.partition)
-        identity = where.identity(file.path)
-        rows = _table_rows(where, file, own, None if is_like is None else partial(is_like, place)) if own else None
+        read_fields = tuple(field for field in schema if field.name not in file.partition)
+        identity = storage.identity(file.path)
+        rows = (
+            _table_rows(storage, file, read_fields, None if is_like is None else partial(is_like, place))
+            if read_fields
+            else None
+        )
         return identity, rows
 
     seen, rows = list[tuple[str, tuple[int, int]]](), 0
     try:
-        for file, (identity, count) in zip(files, where.each(looked_at, range(len(files))), strict=True):
+        for file, (identity, count) in zip(files, storage.each(looked_at, range(len(files))), strict=True):
             if count is None:
                 return None
             seen.append((file.path, identity))
@@ -169,15 +173,17 @@ def frame_of(
         return None
 
     def values_of(file: FileOfTable) -> LiteralColumns:
-        return tuple((one.name, file.partition[one.name] or None) for one in schema if one.name in file.partition)
+        return tuple(
+            (field.name, file.partition[field.name] or None) for field in schema if field.name in file.partition
+        )
 
     try:
-        frame = united(session, schema, [(values_of(file), file.path) for file in files], where)
+        frame = united(session, schema, [(values_of(file), file.path) for file in files], storage)
     except Exception as error:
-        if not any(one in str(error) for one in _GONE) and not where.is_open_error(error):
+        if not any(phrase in str(error) for phrase in _GONE) and not storage.is_open_error(error):
             raise
         return None
-    same = SameTableFiles(tuple(seen), where)
+    same = SameTableFiles(tuple(seen), storage)
     return None if frame is None else BatchFrame(frame=frame, rows=rows, require_same=same)
 
 
@@ -189,15 +195,19 @@ def files_for_script(
 
     :param is_like: as for :func:`frame_of`.
     """
-    if not files or any(one.name in file.partition for file in files for one in schema):
+    if not files or any(field.name in file.partition for file in files for field in schema):
         return None
 
-    def is_it(place: int, given: pa.Schema) -> bool:
+    def is_it(place: int, file_schema: pa.Schema) -> bool:
         """Nothing tells the script's reader of columns and types."""
         declared = arrow_schema(schema)
-        if given.names != declared.names or (is_like is not None and not is_like(place, given)):
+        if file_schema.names != declared.names or (is_like is not None and not is_like(place, file_schema)):
             return False
-        return all(one == of for of, one in zip(declared.types, given.types, strict=True) if "timestamp" in str(of))
+        return all(
+            actual_type == of
+            for of, actual_type in zip(declared.types, file_schema.types, strict=True)
+            if "timestamp" in str(of)
+        )
 
     seen, rows = list[tuple[str, tuple[int, int]]](), 0
     try:
@@ -218,11 +228,11 @@ class SameTableFiles:
     before, or Spark has failed and the spout's reader says what is gone."""
 
     files: tuple[tuple[str, tuple[int, int]], ...]
-    where: FilesForSpark
+    storage: FilesForSpark
 
     def __call__(self) -> None:
-        found = self.where.each(self._identity, [path for path, _ in self.files])
-        for (path, identity), now in zip(self.files, found, strict=True):
+        identities = self.storage.each(self._identity, [path for path, _ in self.files])
+        for (path, identity), now in zip(self.files, identities, strict=True):
             if now not in (identity, None):
                 raise SourceChangedError(
                     f"the file {path!r} of a table was replaced while it was read",
@@ -231,29 +241,31 @@ class SameTableFiles:
 
     def _identity(self, path: str) -> tuple[int, int] | None:
         try:
-            return self.where.identity(path)
+            return self.storage.identity(path)
         except OSError:
             return None
 
 
 def _table_rows(
-    where: FilesForSpark, file: FileOfTable, own: Schema, is_like: Callable[[pa.Schema], bool] | None
+    storage: FilesForSpark, file: FileOfTable, read_fields: Schema, is_like: Callable[[pa.Schema], bool] | None
 ) -> int | None:
     import pyarrow as pa
 
-    if not where.is_plain(file.path):
+    if not storage.is_plain(file.path):
         return None
     try:
-        with where.open(file.path) as opened, parquet_file(opened) as parquet:
+        with storage.open(file.path) as opened, parquet_file(opened) as parquet:
             count = int(parquet.metadata.num_rows)
-            alike = is_read_alike(parquet, own, may_lack=True) and (is_like is None or is_like(parquet.schema_arrow))
+            alike = is_read_alike(parquet, read_fields, may_lack=True) and (
+                is_like is None or is_like(parquet.schema_arrow)
+            )
     except pa.ArrowException:
         return None
     return count if alike and file.rows in (None, count) else None
 
 
 def united(
-    session: Any, schema: Schema, files: Iterable[tuple[LiteralColumns, str]], where: FilesForSpark = HERE
+    session: Any, schema: Schema, files: Iterable[tuple[LiteralColumns, str]], storage: FilesForSpark = HERE
 ) -> Any:
     """One frame of all files, with the columns in the order of the schema. None: a value has no literal, or Spark would
     have too many parts, or no column to read.
@@ -267,10 +279,10 @@ def united(
         return None
     frames = []
     for values, paths in parts.items():
-        own = tuple(one for one in schema if one.name not in dict(values))
-        if not own:
+        read_fields = tuple(field for field in schema if field.name not in dict(values))
+        if not read_fields:
             return None
-        frame = spark_reads(session, own, [*map(where.url, paths)], where.options(paths))
+        frame = spark_reads(session, read_fields, [*map(storage.url, paths)], storage.options(paths))
         if values:
             try:
                 frame = frame.selectExpr("*", *_literals(schema, dict(values)))
@@ -298,8 +310,8 @@ def _literals(schema: Schema, values: Mapping[str, str | None]) -> Iterator[str]
     for field in schema:
         if field.name in values:
             text = values[field.name]
-            given = pa.array([text], pa.string())
-            value = None if text is None else from_text(given, field.type)[0]
+            texts = pa.array([text], pa.string())
+            value = None if text is None else from_text(texts, field.type)[0]
             yield f"{_literal(field.type, value)} AS `{field.name}`"
 
 

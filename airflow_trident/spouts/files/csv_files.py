@@ -120,5 +120,7 @@ class _CsvFile:
                     ) from error
             rows += 1
 
-    def _bad_row(self, row: int, what: str, cure: str) -> DamagedInputError:
-        return DamagedInputError(f"the file {self.path!r} cannot be read in row {row + 1}: {what}", f"{cure} {MENDED}")
+    def _bad_row(self, row: int, problem: str, cure: str) -> DamagedInputError:
+        return DamagedInputError(
+            f"the file {self.path!r} cannot be read in row {row + 1}: {problem}", f"{cure} {MENDED}"
+        )

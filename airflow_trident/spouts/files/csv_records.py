@@ -38,8 +38,8 @@ _COPY_ESCAPES = {
 class BadRecordError(ValueError):
     """A record has no reading. `row`: its number, from 0, among the records behind those that were read before."""
 
-    def __init__(self, row: int, what: str) -> None:
-        super().__init__(what)
+    def __init__(self, row: int, problem: str) -> None:
+        super().__init__(problem)
         self.row = row
 
 
@@ -228,13 +228,13 @@ class CsvBlocks:
 
     def _written(self) -> Iterator[CsvBlock]:
         """The whole records of what waits, read value by value."""
-        pieces, upto = list[bytes](), 0
+        pieces, done_bytes = list[bytes](), 0
         for values, end in self.grammar.records(self._waiting, at_end=self._at_end):
             pieces.append(self.grammar.written(values))
-            upto = end
+            done_bytes = end
         if pieces:
             yield CsvBlock(b"".join(pieces), '"')
-        self._waiting = self._waiting[upto:]
+        self._waiting = self._waiting[done_bytes:]
 
     def _plain_cut(self) -> tuple[int, str | None]:
         """How much of what waits Arrow can read as it is, and with which quotes."""
@@ -245,14 +245,14 @@ class CsvBlocks:
             return 0, None
         return self._quoted_cut(may_double=escape is None), quote
 
-    def _last_end(self, upto: int) -> int:
-        """Behind the last line end before `upto`, without a look at quotes."""
+    def _last_end(self, end: int) -> int:
+        """Behind the last line end before `end`, without a look at quotes."""
         content = self._waiting
-        if self._at_end and upto == len(content):
-            return upto
-        cut = content.rfind(b"\n", 0, upto) + 1
+        if self._at_end and end == len(content):
+            return end
+        cut = content.rfind(b"\n", 0, end) + 1
         # A last return may have its newline in the next block.
-        return cut or content.rfind(b"\r", 0, min(upto, len(content) - 1)) + 1
+        return cut or content.rfind(b"\r", 0, min(end, len(content) - 1)) + 1
 
     def _quoted_cut(self, *, may_double: bool) -> int:
         """Behind the last record whose quotes, like those of all before it, are where RFC 4180 has them; 0: look at
@@ -281,12 +281,12 @@ class CsvBlocks:
         """Behind the last line end that is outside of all quotes, if these come in pairs."""
         import numpy as np
 
-        upto = len(self._waiting)
-        while cut := self._last_end(upto):
+        end = len(self._waiting)
+        while cut := self._last_end(end):
             before = int(np.searchsorted(quotes, cut))
             if before % 2 == 0:
                 return cut
-            upto = int(quotes[before - 1])
+            end = int(quotes[before - 1])
         return 0
 
     def _more(self) -> None:

@@ -54,9 +54,9 @@ def whole_files(paths: Sequence[str], files: Sequence[RecordedFile]) -> ScriptBa
     :raises ConfigurationError: Spark takes a name for a pattern, or would leave out the file.
     """
     for path in paths:
-        if found := _PATTERN.search(path):
+        if match := _PATTERN.search(path):
             raise ConfigurationError(
-                f"the file {path!r} has {found[0]!r} in its name, which Spark takes for a pattern",
+                f"the file {path!r} has {match[0]!r} in its name, which Spark takes for a pattern",
                 "Let the files for a script have plain names.",
             )
         if is_hidden(path):
@@ -79,8 +79,8 @@ def _require_named_packing(path: str) -> None:
     except OSError:
         return  # the reader will raise the error
     ending = "" if packing is None else packing.hadoop_ending
-    said = named_packing(path)
-    if packing is None and (said is None or not said.hadoop_ending):
+    packing_by_name = named_packing(path)
+    if packing is None and (packing_by_name is None or not packing_by_name.hadoop_ending):
         return
     if packing is None or not ending or not path.endswith(ending):
         how = "not packed" if packing is None else f"packed by {packing.name}"
@@ -141,11 +141,11 @@ class FileEmitter(Emitter):
         base = self._base()
         bodies: list[tuple[Json, int]] = []
         for recorded in recorded_files(metadata, base):
-            size, where = recorded.size, os.path.join(base, recorded.path)
-            self.path_fields.texts(where, recorded.path)
-            now = self.source.looked_at(where, recorded)
-            file: dict[str, Json] = {"file": now.to_json(), "path": where}
-            if self.reading.format.has_lines and size > self.split_bytes and self._is_plain(where, now):
+            size, address = recorded.size, os.path.join(base, recorded.path)
+            self.path_fields.texts(address, recorded.path)
+            now = self.source.looked_at(address, recorded)
+            file: dict[str, Json] = {"file": now.to_json(), "path": address}
+            if self.reading.format.has_lines and size > self.split_bytes and self._is_plain(address, now):
                 begins = range(0, size, self.split_bytes)
                 parts = [(at, min(at + self.split_bytes, size)) for at in begins]
                 bodies.extend(({**file, "begin": begin, "end": end}, end - begin) for begin, end in parts)
@@ -153,10 +153,10 @@ class FileEmitter(Emitter):
                 bodies.append((file, size))
         return [Split(index, body, size_bytes) for index, (body, size_bytes) in enumerate(bodies)]
 
-    def _is_plain(self, where: str, file: RecordedFile) -> bool:
+    def _is_plain(self, address: str, file: RecordedFile) -> bool:
         """Is the file not packed? If it cannot be opened, the reader will raise the error."""
         try:
-            with self.source.opened(where, file) as stream:
+            with self.source.opened(address, file) as stream:
                 return packing_at(stream) is None
         except (SourceChangedError, SourceUnavailableError):
             return True
@@ -167,16 +167,16 @@ class FileEmitter(Emitter):
         if self.reading.format is not FileFormat.TEXT or not self.source.is_local or self.path_fields.schema:
             return None
         files = self._whole(metadata)
-        found = []
+        texts = []
         for path in files.paths:
             text = plain_text(path)
             if text is None:
                 return None
-            found.append(text)
+            texts.append(text)
         return TextFiles(
             paths=files.paths,
-            rows=sum(text.lines for text in found),
-            returns=any(text.returns for text in found),
+            rows=sum(text.lines for text in texts),
+            returns=any(text.returns for text in texts),
             require_same=files,
         )
 
@@ -258,5 +258,5 @@ def _part(path: str, size: int, body: dict[str, Json], file: BinaryIO) -> FilePa
     begin, end = body.get("begin"), body.get("end")
     if not isinstance(begin, int) or not isinstance(end, int):
         return FilePart(path=path)
-    upto = line_start(file, end, size)
-    return FilePart(path=path, begin=line_start(file, begin, size), end=upto)
+    part_end = line_start(file, end, size)
+    return FilePart(path=path, begin=line_start(file, begin, size), end=part_end)

@@ -58,19 +58,19 @@ def opened_parquet(reading: ReadOptions, path: str, file: BinaryIO) -> Iterator[
 
 
 def _read_parquet(reading: ReadOptions, part: FilePart, file: BinaryIO) -> Iterator[pa.RecordBatch]:
-    what, structs = f"the file {part.path!r}", StructRule.MAY_HAVE_MORE if reading.ignore_extra else StructRule.EXACT
+    subject, structs = f"the file {part.path!r}", StructRule.MAY_HAVE_MORE if reading.ignore_extra else StructRule.EXACT
     with opened_parquet(reading, part.path, file) as parquet:
         every = list(range(parquet.metadata.num_row_groups))
         groups, rows = groups_that_may_hold(parquet.metadata, reading.schema, reading.filters), 0
         if groups != every:
-            what = f"{what}, in row groups {groups}"
+            subject = f"{subject}, in row groups {groups}"
         columns = list(names_of(reading.read_schema))
         wide = with_all_years(parquet, file, columns, groups)
         for batch in wide.iter_batches(BATCH_ROWS, row_groups=groups, columns=columns) if groups else ():
             yield fitted_batch(
                 batch,
                 reading.read_schema,
-                what,
+                subject,
                 first_row=rows,
                 structs=structs,
                 calendar=calendar_of(parquet.metadata),

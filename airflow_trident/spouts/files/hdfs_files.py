@@ -57,12 +57,12 @@ class HdfsFiles(FileSource):
     dates_moves = False
 
     @classmethod
-    def parse(cls, what: str, uri: str, recursive: bool) -> HdfsFiles:
+    def parse(cls, subject: str, uri: str, recursive: bool) -> HdfsFiles:
         """:raises ConfigurationError: it is no place in an HDFS, or it contains a password."""
         scheme, _, rest = uri.strip().partition("://")
         host, *names = rest.rstrip("/").split("/")
         plain = plain_parts(names)
-        place = HdfsAddress.parse(what, f"{scheme}://{'/'.join([host, *names[:plain]])}")
+        place = HdfsAddress.parse(subject, f"{scheme}://{'/'.join([host, *names[:plain]])}")
         return cls(place, tuple(names[plain:]) or (("**", "*") if recursive else ("*",)), uri.strip())
 
     def __getstate__(self) -> dict[str, Any]:
@@ -95,20 +95,20 @@ class HdfsFiles(FileSource):
 
         with self._asking("list the files"):
             try:
-                found = {file.path: file for file in walk(entries, _found, "", self.parts)}
+                files = {file.path: file for file in walk(entries, _found, "", self.parts)}
             except FileNotFoundError:
                 raise SourceUnavailableError(
                     f"there is no {self.base()!r}", "Make it, or mend the spout's path."
                 ) from None
             if any(not entry.name for entry in entries("")):
                 raise self._is_a_file()
-        return Listing(tuple(sorted(found.values(), key=by_place)), time.monotonic_ns() - begun)
+        return Listing(tuple(sorted(files.values(), key=by_place)), time.monotonic_ns() - begun)
 
     def _is_a_file(self) -> ConfigurationError:
-        where = self.base()
+        address = self.base()
         return ConfigurationError(
-            f"{where!r} is a file, and the path of a FileSpout in an HDFS is a folder or a pattern",
-            f"Write a pattern that means it: {f'{where[:-1]}[{where[-1]}]'!r}.",
+            f"{address!r} is a file, and the path of a FileSpout in an HDFS is a folder or a pattern",
+            f"Write a pattern that means it: {f'{address[:-1]}[{address[-1]}]'!r}.",
         )
 
     def content_of(self, base: str, file: FoundFile) -> str:
@@ -129,23 +129,23 @@ class HdfsFiles(FileSource):
     def as_they_are(self, base: str, files: Sequence[RecordedFile], digest_bytes: int) -> Sequence[RecordedFile]:
         return [self._as_it_is(f"{base}/{file.path}", file) for file in files]
 
-    def _as_it_is(self, where: str, file: RecordedFile) -> RecordedFile:
+    def _as_it_is(self, location: str, file: RecordedFile) -> RecordedFile:
         now = self._now(file.path)
         if now is None:
-            raise nothing_to_take(where)
+            raise nothing_to_take(location)
         return _recorded(now)
 
-    def looked_at(self, where: str, file: RecordedFile) -> RecordedFile:
+    def looked_at(self, location: str, file: RecordedFile) -> RecordedFile:
         return file
 
     @contextmanager
-    def opened(self, where: str, file: RecordedFile) -> Iterator[BinaryIO]:
-        self._require_same(where, file)
-        yield cast("BinaryIO", RangedFile(file.size, partial(self._range_of, where, file), AHEAD_BYTES))
+    def opened(self, location: str, file: RecordedFile) -> Iterator[BinaryIO]:
+        self._require_same(location, file)
+        yield cast("BinaryIO", RangedFile(file.size, partial(self._range_of, location, file), AHEAD_BYTES))
         # Checked again, because the file may have changed while it was read.
-        self._require_same(where, file)
+        self._require_same(location, file)
 
-    def _range_of(self, where: str, file: RecordedFile, begin: int, end: int) -> bytes:
+    def _range_of(self, location: str, file: RecordedFile, begin: int, end: int) -> bytes:
         """The bytes [begin, end) of the file that is there now.
 
         :raises SourceChangedError: it is gone, or shorter than the recorded one.
@@ -154,26 +154,26 @@ class HdfsFiles(FileSource):
             try:
                 content = self.place.client().read(self._path(file.path), begin, end - begin)
             except FileNotFoundError:
-                raise gone(where) from None
+                raise gone(location) from None
         if len(content) != end - begin:
-            self._require_same(where, file)
+            self._require_same(location, file)
             raise SourceUnavailableError(
-                f"the file {where!r} gave {len(content)} of the {end - begin} bytes from {begin} on",
+                f"the file {location!r} gave {len(content)} of the {end - begin} bytes from {begin} on",
                 "See that HDFS is healthy (hdfs fsck), and run the task again.",
             )
         return content
 
-    def _require_same(self, where: str, file: RecordedFile) -> None:
+    def _require_same(self, location: str, file: RecordedFile) -> None:
         """
         :raises SourceChangedError: the file is gone, or another one, or was changed.
         """
         now = self._now(file.path)
         if now is None:
-            raise gone(where)
+            raise gone(location)
         if (now.size, now.etag) != (file.size, file.digest):
             longer = f"{file.size} bytes then, {now.size} now"
             how = longer if now.size != file.size else "it was written again, or is another file"
-            raise changed(where, how, "the same file, by a rename: a copy is another one")
+            raise changed(location, how, "the same file, by a rename: a copy is another one")
 
     def _now(self, path: str) -> FoundFile | None:
         with self._asking(f"look at {path!r}"):
@@ -197,9 +197,9 @@ class HdfsFiles(FileSource):
 
 def _found(entry: _Child, path: str) -> FoundFile | None:
     """None: it is a folder."""
-    one = entry.status
-    at_ns, etag = one.modified_ms * _MS, f'"{one.file_id:x}-{one.modified_ms:x}"'
-    return FoundFile(path, one.size, at_ns, at_ns, etag=etag) if one.is_file else None
+    status = entry.status
+    at_ns, etag = status.modified_ms * _MS, f'"{status.file_id:x}-{status.modified_ms:x}"'
+    return FoundFile(path, status.size, at_ns, at_ns, etag=etag) if status.is_file else None
 
 
 def _recorded(file: FoundFile) -> RecordedFile:

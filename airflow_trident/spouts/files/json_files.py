@@ -176,15 +176,15 @@ class _JsonLines:
             if why := _misfit(record, struct, "", self.reading.ignore_extra):
                 raise self._refused(number, why, "Declare the fields and types that it has.")
 
-    def _refused(self, line: int | None, what: str, cure: str = _CURE) -> DamagedInputError:
+    def _refused(self, line: int | None, problem: str, cure: str = _CURE) -> DamagedInputError:
         count = self.chunk.count(b"\n") + (not self.chunk.endswith(b"\n"))
-        where = (
+        location = (
             f"in the lines {self.before + 1} to {self.before + count}"
             if line is None
             else f"in line {self.before + line + 1}"
         )
         return DamagedInputError(
-            f"the file {self.path!r} cannot be read {where}{self.behind}: {what}", f"{cure} {MENDED}"
+            f"the file {self.path!r} cannot be read {location}{self.behind}: {problem}", f"{cure} {MENDED}"
         )
 
 

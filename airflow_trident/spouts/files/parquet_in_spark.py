@@ -47,10 +47,10 @@ def rows_for_spark(reading: ReadOptions, paths: Sequence[str]) -> int | None:
     """
     rows = 0
     for path in paths:
-        found = _rows(reading, path) if is_plain_path(path) else None
-        if found is None:
+        file_rows = _rows(reading, path) if is_plain_path(path) else None
+        if file_rows is None:
             return None
-        rows += found
+        rows += file_rows
     return rows
 
 
@@ -75,8 +75,8 @@ def spark_reads(session: Any, schema: Schema, urls: Sequence[str], options: Mapp
         return frame
     # The value itself, by an expression that Spark knows no filter of files for.
     made = (
-        f"nanvl(`{one.name}`, `{one.name}`) AS `{one.name}`" if one.type in REAL_TYPES else f"`{one.name}`"
-        for one in schema
+        f"nanvl(`{field.name}`, `{field.name}`) AS `{field.name}`" if field.type in REAL_TYPES else f"`{field.name}`"
+        for field in schema
     )
     return frame.selectExpr(*made)
 
@@ -92,12 +92,12 @@ def is_read_alike(parquet: Any, schema: Schema, *, may_lack: bool = False) -> bo
         return False
     if not is_within_years(parquet.metadata, {field.name for field in schema}):
         return False
-    given = {field.name: field.type for field in parquet.schema_arrow}
+    types = {field.name: field.type for field in parquet.schema_arrow}
     return all(
         names.count(field.name) == 1
-        and _as_spark_has_it(given[field.name]) == arrow_type(field.type)
+        and _as_spark_has_it(types[field.name]) == arrow_type(field.type)
         and not _has_real_member(field.type)
-        if field.name in given
+        if field.name in types
         else may_lack
         for field in schema
     )
@@ -114,32 +114,33 @@ def _rows(reading: ReadOptions, path: str) -> int | None:
 def _has_real_member(type_text: str) -> bool:
     """Is it a struct with a real number that a filter can name?"""
     return type_text.startswith("struct<") and any(
-        one.type in REAL_TYPES or _has_real_member(one.type) for one in members(type_text)
+        member.type in REAL_TYPES or _has_real_member(member.type) for member in members(type_text)
     )
 
 
-def _as_spark_has_it(given: pa.DataType) -> Any:
-    """The type that Spark reads where Arrow reads `given`; None if Spark may give other values than Arrow."""
+def _as_spark_has_it(data_type: pa.DataType) -> Any:
+    """The type that Spark reads where Arrow reads `data_type`; None if Spark may give other values than Arrow."""
     import pyarrow as pa
 
-    if pa.types.is_dictionary(given):
-        return _as_spark_has_it(given.value_type)
-    if pa.types.is_large_string(given) or pa.types.is_string_view(given):
+    if pa.types.is_dictionary(data_type):
+        return _as_spark_has_it(data_type.value_type)
+    if pa.types.is_large_string(data_type) or pa.types.is_string_view(data_type):
         return pa.string()
-    if pa.types.is_large_binary(given) or pa.types.is_binary_view(given):
+    if pa.types.is_large_binary(data_type) or pa.types.is_binary_view(data_type):
         return pa.binary()
-    if pa.types.is_timestamp(given):
-        return pa.timestamp("us", tz="UTC") if given.unit == "us" else None
-    if pa.types.is_list(given) or pa.types.is_large_list(given):
-        return _list(_as_spark_has_it(given.value_type))
-    if pa.types.is_map(given):
+    if pa.types.is_timestamp(data_type):
+        return pa.timestamp("us", tz="UTC") if data_type.unit == "us" else None
+    if pa.types.is_list(data_type) or pa.types.is_large_list(data_type):
+        return _list(_as_spark_has_it(data_type.value_type))
+    if pa.types.is_map(data_type):
         return None  # Spark takes one with a key twice
-    if pa.types.is_struct(given):
+    if pa.types.is_struct(data_type):
         members = [
-            (given.field(place).name, _as_spark_has_it(given.field(place).type)) for place in range(given.num_fields)
+            (data_type.field(place).name, _as_spark_has_it(data_type.field(place).type))
+            for place in range(data_type.num_fields)
         ]
         return None if any(kind is None for _, kind in members) else pa.struct(members)
-    return given
+    return data_type
 
 
 def _list(element: pa.DataType | None) -> Any:

@@ -78,16 +78,16 @@ class PathFields:
         """:raises DamagedInputError: a value is of another type."""
         import pyarrow as pa
 
-        found, texts = [], dict(values)
+        scalars, texts = [], dict(values)
         for field in self.schema:
             try:
-                found.append(from_text(pa.array([texts[field.name]], pa.string()), field.type)[0])
+                scalars.append(from_text(pa.array([texts[field.name]], pa.string()), field.type)[0])
             except UnfitValueError as error:
                 raise DamagedInputError(
                     f"the path of the file {path!r} has {field.name}={error.value}, where {field.type} is declared",
                     _CURE,
                 ) from error
-        return found
+        return scalars
 
     def added(self, batch: pa.RecordBatch, scalars: Sequence[pa.Scalar]) -> pa.RecordBatch:
         """The rows with these fields behind the others."""
@@ -103,8 +103,8 @@ class PathFields:
             return _as_text(name, path)
         texts = {folder.removeprefix(begin) for folder in path.split("/")[:-1] if folder.startswith(begin)}
         if len(texts) != 1:
-            what = f"is in {'several folders' if texts else 'no folder'} {begin}VALUE"
-            raise DamagedInputError(f"the file {path!r} {what}", _CURE)
+            problem = f"is in {'several folders' if texts else 'no folder'} {begin}VALUE"
+            raise DamagedInputError(f"the file {path!r} {problem}", _CURE)
         text = texts.pop()
         return None if text == _NULL else _as_text(text, path, escaped=True)
 

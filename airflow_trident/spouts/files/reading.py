@@ -135,10 +135,10 @@ class FilePart:
     end: int | None = None
 
 
-def parsed_batch(reading: ReadOptions, given: pa.RecordBatch, what: str, first_row: int) -> pa.RecordBatch:
+def parsed_batch(reading: ReadOptions, batch: pa.RecordBatch, subject: str, first_row: int) -> pa.RecordBatch:
     """What a parser of text gave, in the declared types.
 
-    :param what: the file, for the error text.
+    :param subject: the file, for the error text.
     :param first_row: the place of the first row in it.
     :raises DamagedInputError: a value does not fit.
     """
@@ -148,10 +148,10 @@ def parsed_batch(reading: ReadOptions, given: pa.RecordBatch, what: str, first_r
     arrays = []
     for each in reading.read_schema:
         try:
-            arrays.append(parsed(given.column(each.name), each.type, empty_is_null=empty_is_null))
+            arrays.append(parsed(batch.column(each.name), each.type, empty_is_null=empty_is_null))
         except UnfitValueError as error:
             error.position, error.field = error.position + first_row, each.name
-            raise DamagedInputError(f"{what}: {error}", TYPE_CURE) from error
+            raise DamagedInputError(f"{subject}: {error}", TYPE_CURE) from error
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(reading.read_schema))
 
 
@@ -161,21 +161,21 @@ def require_columns(reading: ReadOptions, names: Sequence[str], path: str) -> No
     missing = [name for name in declared if name not in names]
     extra = [name for name in names if name not in declared]
     doubled = [name for name in declared if names.count(name) > 1]
-    for wrong, what in ((missing, "lacks"), (doubled, "has twice"), (extra, "has undeclared")):
+    for wrong, defect in ((missing, "lacks"), (doubled, "has twice"), (extra, "has undeclared")):
         if wrong and not (wrong is extra and reading.ignore_extra):
             raise DamagedInputError(
-                f"the file {path!r} {what} the column {wrong[0]!r}; it has ({', '.join(names)}) and "
+                f"the file {path!r} {defect} the column {wrong[0]!r}; it has ({', '.join(names)}) and "
                 f"({', '.join(declared)}) is declared",
                 f'Mend the fields of the spout; extra_columns="ignore" leaves out what is not declared. Or: {MENDED}',
             )
 
 
 @contextmanager
-def damage(path: str, where: str = "", hint: str = "") -> Iterator[None]:
+def damage(path: str, location: str = "", hint: str = "") -> Iterator[None]:
     """Turns errors of parsers into DamagedInputError with the file's name."""
     import pyarrow as pa
 
-    place = f" {where}" if where else ""
+    place = f" {location}" if location else ""
     try:
         yield
     except DamagedInputError:
