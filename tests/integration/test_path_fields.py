@@ -15,10 +15,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_trident import FileSpout, Topology, col
+from airflow_trident import FileSpout, Topology
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.errors import ConfigurationError, DamagedInputError, FieldError
+from airflow_trident.functions import col
 from airflow_trident.io.arrow import arrow_schema
 from tests.fixtures.engine import JobOf, keep, staged
 from tests.fixtures.file import begin, put, read
