@@ -138,7 +138,7 @@ def test_a_path_that_does_not_fit_is_damaged_input_that_names_it(tmp_path: Path,
         ("/in", {"partition_fields": "_file int"}, ConfigurationError, "_file is the file's name, and no int"),
         ("/in", {"partition_fields": "day date"}, ConfigurationError, r"no file of this path is in a folder day="),
         ("/in/*.csv", {"partition_fields": "day date"}, ConfigurationError, r"recursive=True"),
-        ("s3://in/hour=*/*", {"partition_fields": "day date"}, ConfigurationError, r"/data/day=\*"),
+        ("s3://inbox/hour=*/*", {"partition_fields": "day date"}, ConfigurationError, r"/data/day=\*"),
     ],
 )
 def test_fields_that_no_path_can_give_are_refused_at_once(
