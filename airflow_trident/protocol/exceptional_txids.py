@@ -22,14 +22,14 @@ def needed_at_any_age(exceptions: Exceptions) -> Txids:
 def shifted(exceptions: Exceptions, txid: int, to: str) -> Exceptions:
     """Moves `txid` to the list named `to` (a field of Exceptions) and out of all others; "": to no list."""
 
-    def one(name: str, txids: tuple[int, ...]) -> tuple[int, ...]:
+    def moved(name: str, txids: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(sorted({*txids, txid} if name == to else {*txids} - {txid}))
 
     return Exceptions(
-        failed=one("failed", exceptions.failed),
+        failed=moved("failed", exceptions.failed),
         skipped=exceptions.skipped | Txids.of(txid) if to == "skipped" else exceptions.skipped - Txids.of(txid),
-        late=one("late", exceptions.late),
-        replaying=one("replaying", exceptions.replaying),
+        late=moved("late", exceptions.late),
+        replaying=moved("replaying", exceptions.replaying),
         closed=exceptions.closed,
     )
 

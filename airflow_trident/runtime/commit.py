@@ -160,12 +160,12 @@ times as many."""
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupEnd:
     """`committed`: by this call, in order. If it is empty, others have taken the transactions (`elsewhere`), or the
-    first one must be committed alone, and all others up to `upto`, too; `gated`: the tickets of these, whose gates are
+    first one must be committed alone, and all others up to `through`, too; `gated`: the tickets of these, whose gates are
     open."""
 
     committed: tuple[int, ...] = ()
     elsewhere: bool = False
-    upto: int = 0
+    through: int = 0
     gated: tuple[CommitTicket, ...] = ()
 
 
@@ -273,12 +273,12 @@ class GroupCommitter:
         except FencedError:
             return self._fenced(group, tickets)
         except TransitionError:
-            return GroupEnd(upto=txids[-1], gated=tuple(tickets))  # somebody changed one of them meanwhile
+            return GroupEnd(through=txids[-1], gated=tuple(tickets))  # somebody changed one of them meanwhile
         except TridentError as error:
             if error.outcome is not Outcome.FAIL and not isinstance(error, StagingError | UserCodeError):
                 raise
             self.progress(f"{_named(txids)} cannot be committed in one step ({error}); committing them one by one")
-            return GroupEnd(upto=txids[-1], gated=tuple(tickets))
+            return GroupEnd(through=txids[-1], gated=tuple(tickets))
         _told(Milestone.COMMITTED, tickets)
         self.progress(f"{_named([ticket.txid for ticket in tickets])} are committed in one step")
         return GroupEnd(committed=tuple(ticket.txid for ticket in tickets))
@@ -287,7 +287,7 @@ class GroupCommitter:
         tx, many = self.ledger.view(group[0].txid).tx, len(tickets)
         if not tickets:  # one of them is not as it was looked at: each is looked at again, unless they are taken
             taken = tx is None or (tx.status is Status.COMMITTING and tx.fence != group[0].fence)
-            return GroupEnd(elsewhere=True) if taken else GroupEnd(upto=group[-1].txid)
+            return GroupEnd(elsewhere=True) if taken else GroupEnd(through=group[-1].txid)
         if tx is None or tx.status is not Status.COMMITTING or tx.fence != tickets[0].fence:
             return GroupEnd(elsewhere=True)
         return (*(replace(record, fence=tx.fence) for record in group[:many]), *group[many:])
@@ -501,7 +501,7 @@ class Committer:
                 else self._together(view, target_txid, states, take_over, remembered, open_tickets)
             )
             if end is not None:
-                alone, is_current = end.upto, False
+                alone, is_current = end.through, False
                 done += end.committed
                 if end.elsewhere:
                     break

@@ -119,7 +119,7 @@ def telling(ledger: Ledger, claim: Claim, *, rows_in_errors: bool = True) -> Ite
 def lags_of(coordinators: Mapping[str, Coordinator]) -> Callable[[dict[str, Json]], dict[str, Lag]]:
     """How much the sources have beyond a position, for those that can say."""
 
-    def asked(position: dict[str, Json]) -> dict[str, Lag]:
+    def lags_at(position: dict[str, Json]) -> dict[str, Lag]:
         lags: dict[str, Lag] = {}
         for name, coordinator in coordinators.items():
             with suppress(Exception), spout_code(name):
@@ -128,7 +128,7 @@ def lags_of(coordinators: Mapping[str, Coordinator]) -> Callable[[dict[str, Json
                     lags[name] = {str(unit): int(count) for unit, count in lag.items()}
         return lags
 
-    return asked
+    return lags_at
 
 
 def register(ledger: Ledger, topology: Topology) -> None:

@@ -23,6 +23,7 @@ from airflow_trident.storm.workers.deployment import (
     Registration,
     Roster,
     WorkerStatus,
+    commanded,
     decode,
     duty,
     encode,
@@ -33,7 +34,6 @@ from airflow_trident.storm.workers.deployment import (
     placement,
     require_workers,
     standstill,
-    told,
 )
 from tests.fixtures.record import GOLDEN
 
@@ -104,10 +104,10 @@ def test_every_command_has_a_row_and_a_step_that_is_in_no_row_is_refused() -> No
     for before, after in itertools.product(DeploymentCommand, repeat=2):
         deployment = replace(DEPLOYED, command=before)
         if after in COMMANDS[before]:
-            assert told(deployment, after).epoch == deployment.epoch + 1
+            assert commanded(deployment, after).epoch == deployment.epoch + 1
         else:
             with pytest.raises(TransitionError, match="airflow trident workers words"):
-                told(deployment, after)
+                commanded(deployment, after)
 
 
 def test_run_before_all_have_confirmed_is_refused_and_names_the_workers() -> None:

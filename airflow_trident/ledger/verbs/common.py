@@ -44,16 +44,16 @@ def of_ticket(snap: Snapshot, ticket: CommitTicket) -> TxRecord:
     """:raises FencedError: a newer ticket was given out, or the commit was taken back."""
     tx = snap.tx(ticket.txid)
     if tx is None or ticket.incarnation != snap.paths.incarnation:
-        found = "its record is gone" if tx is None else f"the ledger is {snap.paths.incarnation}"
+        reason = "its record is gone" if tx is None else f"the ledger is {snap.paths.incarnation}"
     elif tx.fence != ticket.fence:
-        found = f"fence {tx.fence} was given out ({tx.status})"
+        reason = f"fence {tx.fence} was given out ({tx.status})"
     elif tx.attempt != ticket.attempt:
-        found = f"attempt {tx.attempt} was started ({tx.status})"
+        reason = f"attempt {tx.attempt} was started ({tx.status})"
     else:
         return tx
     raise FencedError(
         f"the ticket with fence {ticket.fence} for attempt {ticket.attempt} of transaction {ticket.txid} is void: "
-        f"{found}",
+        f"{reason}",
         "Stop and change nothing; the newer committer goes on.",
     )
 

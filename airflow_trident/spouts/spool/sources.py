@@ -282,7 +282,7 @@ class CommandSource(SpoolSource):
         finally:
             _release(process)
         if ran.in_time and process.returncode != 0:
-            last = ran.said.decode("utf-8", "replace").strip().rpartition("\n")[2]
+            last = ran.errors.decode("utf-8", "replace").strip().rpartition("\n")[2]
             raise SourceUnavailableError(
                 f"the command {command[0]!r} ended with code {process.returncode}{f': {last[:400]}' if last else ''}",
                 "What it printed was not taken. Mend it; the task's next try runs it again.",
@@ -295,7 +295,7 @@ class _Ran:
     """What a command printed, and on stderr. `is_whole`: nothing can follow. `in_time`: it ended by itself."""
 
     printed: bytes
-    said: bytes
+    errors: bytes
     is_whole: bool
     in_time: bool
 

@@ -207,13 +207,13 @@ def _ending_on_signals(made: NamedWorker) -> Iterator[None]:
     kinds: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGINT)
     before = {kind: signal.getsignal(kind) for kind in kinds}
 
-    def asked(_number: int, _frame: object) -> None:
+    def on_signal(_number: int, _frame: object) -> None:
         for kind, handler in before.items():
             signal.signal(kind, handler)
         made.stop()
 
     for kind in kinds:
-        signal.signal(kind, asked)
+        signal.signal(kind, on_signal)
     try:
         yield
     finally:

@@ -254,7 +254,7 @@ def _pass(node: BoltNode, keep: frozenset[str], context: OperationContext, frame
     for some in run_bolt(node.bolt, given_rows.rows(), place, border.error, given_rows.look):
         for frame in made.appended(some.emits) if node.keeps_input else made.instead(some.emits):
             yield frame.only(keep)
-        given_rows.drop(some.upto)
+        given_rows.drop(some.end)
 
 
 class _Given:

@@ -59,7 +59,7 @@ def script(name: str) -> str:
     return str(folder / name)
 
 
-def said(error: object) -> str:
+def error_message(error: object) -> str:
     """The text of an error in JSON. Node writes an Error as `{}`, unless the program writes out its fields."""
     if isinstance(error, dict):
         text = error.get("stack") or error.get("message")
@@ -110,7 +110,7 @@ class NodeTalk(BoltTalk):
     def _refused(self, data: Any) -> None:
         error = data.get("err", data) if isinstance(data, dict) else data
         missing = isinstance(error, dict) and error.get("code") == MISSING and bool(data.get("making"))
-        self._listener.refused(said(error), missing=missing)
+        self._listener.refused(error_message(error), missing=missing)
 
     @abstractmethod
     def _heard(self, command: object, data: Any) -> bool:
@@ -189,7 +189,7 @@ class ProgramTalk(NodeTalk):
             if data.get("err") is None:
                 self._listener.done(row)
             else:
-                self._listener.failed(row, said(data["err"]))
+                self._listener.failed(row, error_message(data["err"]))
         else:
             return False
         return True
@@ -245,7 +245,7 @@ class ModuleTalk(NodeTalk):
         elif command == "heartbeat_done" and self._beats:
             self._beats -= 1
             if isinstance(data, dict) and data.get("err"):
-                self._listener.refused(f"its heartbeat raised: {said(data['err'])}")
+                self._listener.refused(f"its heartbeat raised: {error_message(data['err'])}")
         else:
             return False
         return True
@@ -257,7 +257,7 @@ class ModuleTalk(NodeTalk):
         elif len(reply) == 1:
             self._listener.done(reply[0])
         else:
-            self._listener.failed(reply[0], said(reply[1]))
+            self._listener.failed(reply[0], error_message(reply[1]))
 
 
 E = TypeVar("E", bound=StrEnum)
@@ -553,7 +553,8 @@ class NodeSpoutTalk(SpoutTalk):
             error = data.get("err", data) if isinstance(data, dict) else data
             if isinstance(error, dict) and error.get("code") == MISSING and data.get("making"):
                 raise ConfigurationError(
-                    f"{self._channel.what}: {said(error)}", "Install it on every machine where coordinators run."
+                    f"{self._channel.what}: {error_message(error)}",
+                    "Install it on every machine where coordinators run.",
                 )
             raise self._failed("did not begin", data)
         else:
@@ -574,7 +575,8 @@ class NodeSpoutTalk(SpoutTalk):
     def _failed(self, problem: str, data: Any) -> SourceUnavailableError:
         error = data.get("err", data) if isinstance(data, dict) else data
         return SourceUnavailableError(
-            f"{self._channel.what} {problem}: {said(error)}", "Mend the component; the next try starts it anew."
+            f"{self._channel.what} {problem}: {error_message(error)}",
+            "Mend the component; the next try starts it anew.",
         )
 
 

@@ -62,10 +62,10 @@ class Emit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Emits:
-    """Some emits. `upto`: all emits of the rows below this number are here or came before."""
+    """Some emits. `end`: all emits of the rows below this number are here or came before."""
 
     emits: list[Emit]
-    upto: int
+    end: int
 
 
 def run_bolt(

@@ -17,11 +17,11 @@ from airflow_trident.protocol.records import Command, TopologyRecord
 from airflow_trident.storm.workers.deployment import (
     Deployment,
     DeploymentCommand,
+    commanded,
     decode,
     encode,
     obeying,
     require_workers,
-    told,
 )
 
 
@@ -55,7 +55,7 @@ def deploy(
     )
     with suppress(CorruptRecordError):  # this step replaces a damaged one
         if (before := _deployment(snap)) is not None:  # its workers have acknowledged lower epochs
-            anew = replace(anew, epoch=told(before, DeploymentCommand.INTRODUCE).epoch)
+            anew = replace(anew, epoch=commanded(before, DeploymentCommand.INTRODUCE).epoch)
     writes = [snap.put(path, encode(anew)), *_without_answers(snap)]
     if topology.command is Command.SHUTDOWN:
         topology = replace(topology, command=Command.RUN, epoch=topology.epoch + 1)

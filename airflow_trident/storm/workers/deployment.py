@@ -252,7 +252,7 @@ class Doing:
     draining: bool = False
 
 
-def told(deployment: Deployment, command: DeploymentCommand, *, by: str = "", now_ms: int = 0) -> Deployment:
+def commanded(deployment: Deployment, command: DeploymentCommand, *, by: str = "", now_ms: int = 0) -> Deployment:
     """The only way from one command to the next; raises the epoch.
 
     :raises TransitionError: the table has no such step.
@@ -276,7 +276,7 @@ def obeying(deployment: Deployment, command: Command, *, by: str = "", now_ms: i
     if wanted is before:
         return deployment
     if wanted is _SHUTDOWN:
-        return told(deployment, _SHUTDOWN, by=by, now_ms=now_ms)
+        return commanded(deployment, _SHUTDOWN, by=by, now_ms=now_ms)
     if before in (_INTRODUCE, _INIT):
         if wanted is _RUN:
             raise TransitionError(
@@ -289,8 +289,8 @@ def obeying(deployment: Deployment, command: Command, *, by: str = "", now_ms: i
     if before is _SHUTDOWN:
         if wanted is _PAUSE:
             return deployment
-        return replace(told(deployment, _INTRODUCE, by=by, now_ms=now_ms), placed="")
-    return told(deployment, wanted, by=by, now_ms=now_ms)
+        return replace(commanded(deployment, _INTRODUCE, by=by, now_ms=now_ms), placed="")
+    return commanded(deployment, wanted, by=by, now_ms=now_ms)
 
 
 def next_command(roster: Roster, lifecycle: Command) -> DeploymentCommand | None:

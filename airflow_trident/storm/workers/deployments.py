@@ -28,11 +28,11 @@ from airflow_trident.storm.workers.deployment import (
     Deployment,
     Registration,
     Roster,
+    commanded,
     decode,
     encode,
     next_command,
     standstill,
-    told,
 )
 
 _REGISTER_TRIES = 3
@@ -212,7 +212,7 @@ class Deployments:
         command = next_command(roster, topology.command)
         if command is None or topology.incarnation != roster.deployment.incarnation:
             return False
-        after = told(roster.deployment, command, by=by, now_ms=self._clock_ms())
+        after = commanded(roster.deployment, command, by=by, now_ms=self._clock_ms())
         # The lifecycle that was read is checked too: a person's pause must not be lost.
         return self._done([Check(path, node.version), self._replaced(roster, after)])
 

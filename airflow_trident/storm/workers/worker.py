@@ -235,7 +235,7 @@ class _Served:
     error: str = ""
     failed: int = 0
     retry_at: float | None = None
-    left: bool = False
+    has_left: bool = False
 
     @property
     def doing(self) -> Doing:
@@ -379,7 +379,7 @@ class NamedWorker:
         }
 
     def _is_done(self) -> bool:
-        return all(served.left and not served.doing.draining for served in self._served.values())
+        return all(served.has_left and not served.doing.draining for served in self._served.values())
 
     def _drop(self, still: set[str], unreadable: Mapping[str, str]) -> None:
         """Finishes topologies that are no longer deployed here. An unreadable one may still be deployed: nothing more
@@ -387,14 +387,14 @@ class NamedWorker:
         for name in still:
             self._served.setdefault(name, _Served())
         for name, served in self._served.items():
-            if name in still or served.left:
+            if name in still or served.has_left:
                 continue
             if served.running is not None:
                 served.running.finish()
             error = unreadable.get(name, "")
             if not error:
                 self.progress(f"topology {name} is no longer deployed on worker {self.name}")
-                served.left = True
+                served.has_left = True
             elif error != served.error:
                 self.progress(f"topology {name}: {error}")
                 served.error = error
@@ -404,7 +404,7 @@ class NamedWorker:
         served = self._served[roster.deployment.topology]
         due = duty(roster, self.name, served.doing)
         if due is not Duty.LEAVE:  # it may have been deployed here before
-            served.left = False
+            served.has_left = False
         if due is Duty.FINISH:
             if served.running is not None:
                 served.running.finish()
@@ -416,7 +416,7 @@ class NamedWorker:
         running = served.running if due is Duty.DRAIN else None
         if self._answer(roster, _ANSWERS[due], running.error if running is not None else ""):
             return True
-        served.left = due is Duty.LEAVE
+        served.has_left = due is Duty.LEAVE
         if due is Duty.DRAIN and not served.doing.draining and self._has_answered(roster, WorkerStatus.RUNNING):
             self._start(roster, served)
         return False
@@ -475,7 +475,7 @@ class NamedWorker:
 
     def _lead(self, roster: Roster, deployed: Deployed) -> bool:
         """Writes what any worker may write (the first one does): the command that is due, and who runs the topology."""
-        if self._served[roster.deployment.topology].left:
+        if self._served[roster.deployment.topology].has_left:
             return False
         if self.deployments.advance(roster, by=self.name):
             return True
