@@ -160,8 +160,8 @@ times as many."""
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupEnd:
     """`committed`: by this call, in order. If it is empty, others have taken the transactions (`elsewhere`), or the
-    first one must be committed alone, and all others up to `through`, too; `gated`: the tickets of these, whose gates are
-    open."""
+    first one must be committed alone, and all others up to `through`, too; `gated`: the tickets of these, whose gates
+    are open."""
 
     committed: tuple[int, ...] = ()
     elsewhere: bool = False
