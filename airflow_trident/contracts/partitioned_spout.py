@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout, not_metadata_of
-from airflow_trident.errors import ConfigurationError, SourceChangedError, SourceUnavailableError
+from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout, not_metadata_of, require_at_least
+from airflow_trident.errors import SourceChangedError, SourceUnavailableError
 from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.types import Json
@@ -105,12 +105,10 @@ class PartitionedSpout(Spout):
 
     def require_limits(self, *others: str) -> None:
         """:param others: more attributes that are limits; None: no limit.
-        :raises ConfigurationError: a limit is below 1.
+        :raises ConfigurationError: a limit is below 1, or not whole.
         """
-        for name in ("max_partitions", "max_rows", "max_splits", *others):
-            limit = getattr(self, name)
-            if limit is not None and limit < 1:
-                raise ConfigurationError(f"{self.describe()} has {name} = {limit}", "It must be at least 1.")
+        names = ("max_partitions", "max_rows", "max_splits", *others)
+        require_at_least(1, self.describe(), **{name: getattr(self, name) for name in names})
 
 
 @dataclass(frozen=True, slots=True)

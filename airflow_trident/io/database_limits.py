@@ -12,6 +12,7 @@ Clients of databases have theirs as parameters with the same purpose (:mod:`airf
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -37,8 +38,8 @@ class Limits:
         """:raises ConfigurationError: a limit is not above 0. :param subject: whose limits, for the error."""
         limits = {"connect": self.connect_s, "lock": self.lock_s, "statement": self.statement_s}
         for name, seconds in limits.items():
-            if seconds <= 0:
-                raise ConfigurationError(f"{subject} with {name}_timeout_s={seconds}", "It must be above 0.")
+            if not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
+                raise ConfigurationError(f"{subject} with {name}_timeout_s={seconds!r}", "It must be above 0.")
 
     @property
     def answer_s(self) -> float:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.partitioned_spout import PartitionedSpout
-from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout
+from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout, require_at_least
 from airflow_trident.errors import ConfigurationError, SourceChangedError
 from airflow_trident.io.arrow import fitting, rows_to_table
 from airflow_trident.operations.user_code import type_of_annotation
@@ -36,10 +36,7 @@ class FixedBatchSpout(Spout):
     schema: Schema = ()
 
     def __init__(self, fields: FieldSpec, rows: Sequence[Any], max_batch_size: int = 1000, *, splits: int = 2) -> None:
-        if max_batch_size < 1 or splits < 1:
-            raise ConfigurationError(
-                f"FixedBatchSpout with max_batch_size={max_batch_size}, splits={splits}", "Both must be at least 1."
-            )
+        require_at_least(1, "FixedBatchSpout", max_batch_size=max_batch_size, splits=splits)
         width = len(split_spec(fields))
         self._rows = tuple(_row(row, index, width) for index, row in enumerate(rows))
         self.schema = parse_declared(fields, [_type_of_column(self._rows, place) for place in range(width)])

@@ -204,8 +204,8 @@ def test_numbers_and_partitions_may_be_texts_and_records_bytes(where: dict[str, 
         ({"keys": "{partition}:{n}", "num_partitions": 2}, "counter='NEXT_WRITE'"),
         ({"fields": "value string"}, "cannot give the fields 'value string'"),
         ({"fields": "id double, value string"}, "cannot give the fields"),
-        ({"host": "h", "max_bytes": 0}, r"RedisSpout\(h:6379, {n}\) has max_bytes = 0.*at least 1"),
-        ({"max_rows": -1}, "has max_rows = -1"),
+        ({"host": "h", "max_bytes": 0}, r"RedisSpout\(h:6379, {n}\) with max_bytes=0.*at least 1"),
+        ({"max_rows": -1}, "with max_rows=-1"),
     ],
 )
 def test_settings_that_cannot_be_are_refused_on_the_users_line(options: dict[str, Any], said: str) -> None:
@@ -375,8 +375,8 @@ def test_fields_of_entries_have_types_and_what_is_missing_is_null(where: dict[st
         ({}, "streams=\\(\\)"),
         ({"streams": "s"}, "fields=''"),
         ({"streams": "s", "fields": "n long", "id_field": "n"}, "id_field='n' is no string"),
-        ({"streams": "s", "fields": "n long", "max_bytes": 0}, r"RedisStreamSpout\(.* has max_bytes = 0.*at least 1"),
-        ({"streams": "s", "fields": "n long", "max_rows": 0}, "has max_rows = 0"),
+        ({"streams": "s", "fields": "n long", "max_bytes": 0}, r"RedisStreamSpout\(.* with max_bytes=0.*at least 1"),
+        ({"streams": "s", "fields": "n long", "max_rows": 0}, "with max_rows=0"),
     ],
 )
 def test_streams_that_cannot_be_are_refused_on_the_users_line(options: dict[str, Any], said: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -316,6 +317,11 @@ def test_putting_the_file_back_as_it_was_makes_the_transaction_replayable(tmp_pa
         ({"min_age_s": -1}, "min_age_s=-1"),
         ({"late_window_s": -1}, "late_window_s=-1"),
         ({"split_bytes": 0}, "split_bytes=0"),
+        ({"max_files": 1.5}, "max_files=1.5. It must be at least 1, and whole"),
+        ({"max_bytes": "1GB"}, "max_bytes='1GB'"),
+        ({"max_files": True}, "max_files=True"),
+        ({"min_age_s": float("nan")}, "min_age_s=nan"),
+        ({"late_window_s": timedelta(hours=1)}, "late_window_s=datetime.timedelta"),
         ({"path": ""}, "without a path"),
     ],
 )

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_trident.contracts.spout import Coordinator, Spout, one_of, require_simple_types
+from airflow_trident.contracts.spout import Coordinator, Spout, one_of, require_at_least, require_simple_types
 from airflow_trident.errors import ConfigurationError, TridentError
 from airflow_trident.io.datasets import Dataset, file_dataset
 from airflow_trident.io.paths import AnyPath, is_hdfs_uri, is_object_uri, require_local_path, text_of_path
@@ -115,16 +115,8 @@ class FileSpout(Spout):
         ordered_names: bool = False,
     ) -> None:
         kind = FileFormat(one_of("FileSpout", "format", format, tuple(FileFormat)))
-        for name, number, least in (
-            ("max_files", max_files, 1),
-            ("max_bytes", max_bytes, 1),
-            ("split_bytes", split_bytes, 1),
-            ("min_age_s", min_age_s, 0),
-            ("late_window_s", late_window_s, 0),
-            ("digest_bytes", digest_bytes, 0),
-        ):
-            if number < least:
-                raise ConfigurationError(f"FileSpout with {name}={number}", f"It must be at least {least}.")
+        require_at_least(1, "FileSpout", max_files=max_files, max_bytes=max_bytes, split_bytes=split_bytes)
+        require_at_least(0, "FileSpout", min_age_s=min_age_s, late_window_s=late_window_s, digest_bytes=digest_bytes)
         self._source, self._recursive = _source(path, recursive), recursive
         self._limits = BatchLimits(
             max_files=max_files,

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout
+from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout, require_at_least
 from airflow_trident.errors import (
     ConfigurationError,
     DamagedInputError,
@@ -349,8 +349,7 @@ class SpooledSpout(Spout):
     def __init__(self, source: SpoolSource, folder: AnyPath, *, max_rows: int = 10_000, keep: int = 20) -> None:
         if not isinstance(source, SpoolSource):
             raise ConfigurationError(f"SpooledSpout of {source!r}", "Give it a CallableSource or another SpoolSource.")
-        if max_rows < 1 or keep < 1:
-            raise ConfigurationError(f"SpooledSpout with max_rows={max_rows}, keep={keep}", "Both must be at least 1.")
+        require_at_least(1, "SpooledSpout", max_rows=max_rows, keep=keep)
         self._source, self._max_rows = source, max_rows
         place = place_at(require_place("SpooledSpout", folder), "the spool")
         self._spool = Spool(place, source.schema, keep)
