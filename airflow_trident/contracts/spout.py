@@ -395,14 +395,15 @@ def _number(metadata: Json) -> int:
     raise not_metadata_of("a BatchSpout", metadata)
 
 
-def require_at_least(least: int, subject: str, **limits: float | None) -> None:
+def require_at_least(least: int, subject: str, **limits: Any) -> None:
     """
     :param least: 1 for numbers of things, which are whole.
     :param subject: the spout, for the error text.
     :param limits: name -> limit; None: no limit.
     :raises ConfigurationError: a limit is no number, or lower than `least`, or not finite.
     """
-    kind, whole = (Integral, ", and whole") if least else (Real, "")
+    kind: Any = Integral if least else Real
+    whole = ", and whole" if least else ""
     for name, limit in limits.items():
         if limit is None or (isinstance(limit, kind) and not isinstance(limit, bool) and least <= limit < math.inf):
             continue
