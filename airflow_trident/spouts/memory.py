@@ -6,7 +6,7 @@ tests, examples and notebooks.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,7 @@ class FixedBatchSpout(Spout):
 
     def __init__(self, fields: FieldSpec, rows: Sequence[Any], max_batch_size: int = 1000, *, splits: int = 2) -> None:
         require_at_least(1, "FixedBatchSpout", max_batch_size=max_batch_size, splits=splits)
+        _require_list(rows)
         width = len(split_spec(fields))
         self._rows = tuple(_row(row, index, width) for index, row in enumerate(rows))
         self.schema = parse_declared(fields, [_type_of_column(self._rows, place) for place in range(width)])
@@ -106,6 +107,12 @@ def _numbers(metadata: Json, spout: str) -> tuple[int, int]:
         return 0, 0
     numbers = read_back(NumberRange, metadata, spout)
     return numbers.begin, numbers.end
+
+
+def _require_list(rows: Any) -> None:
+    """:raises ConfigurationError: they are no list, which a text or a mapping would be taken for."""
+    if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Iterable):
+        raise ConfigurationError(f"FixedBatchSpout with rows={rows!r:.80}", "Give a list of rows.")
 
 
 def _row(row: Any, index: int, width: int) -> tuple[Any, ...]:

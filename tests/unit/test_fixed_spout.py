@@ -67,6 +67,12 @@ def test_a_row_of_another_width_is_refused_when_the_spout_is_made(bad: list[Any]
         FixedBatchSpout("a string, b long", bad)
 
 
+@pytest.mark.parametrize("bad", ["a text", b"bytes", {"a": 1}, 5, None])
+def test_rows_that_are_no_list_are_not_taken_apart(bad: Any) -> None:
+    with pytest.raises(ConfigurationError, match="Give a list of rows"):
+        FixedBatchSpout("a string", bad)
+
+
 ZONED = datetime.time(8, tzinfo=datetime.UTC)
 
 
