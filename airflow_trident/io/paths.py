@@ -74,6 +74,12 @@ def require_local_path(subject: str, path: AnyPath) -> str:
     )
 
 
+def require_file(who: str, path: str, what: str, instead: str) -> None:
+    """:raises ConfigurationError: `path` is not that of a local file."""
+    if require_local_path(who, path).startswith((":memory:", "file:")):
+        raise ConfigurationError(f"{who} cannot keep {what} in {path!r}", f"Give it the path of a file; {instead}.")
+
+
 def is_template(path: AnyPath) -> bool:
     """Is its text one that Airflow has yet to render?"""
     text = text_of_path(path)

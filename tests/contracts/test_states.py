@@ -17,7 +17,7 @@ from airflow_trident.errors import (
     UserCodeError,
 )
 from airflow_trident.operations.aggregators import Sum
-from airflow_trident.states.sql.sqlite import SqliteDialect
+from airflow_trident.states.sql.sqlite_table import SqliteDialect
 from airflow_trident.states.sql.store import SqlStore
 from airflow_trident.testing.suites import STATE_CHECKS
 from tests.fixtures.open_state import SPECS

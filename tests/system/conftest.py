@@ -21,7 +21,7 @@ from airflow_trident.ledger.ledger import Ledger
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import Status, TxRecord
-from airflow_trident.states.sql.dialect import TABLES
+from airflow_trident.states.sql.table_names import TABLES
 from tests.fixtures.airflow import SERVERS, give_database
 from tests.fixtures.spark import soon
 from tests.system import batches

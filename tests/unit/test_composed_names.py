@@ -27,7 +27,7 @@ from airflow_trident.states.core.checks import _APPLICATIONS, application_of, fi
 from airflow_trident.states.delta.state import DeltaState
 from airflow_trident.states.keyvalue.base import namespace_of
 from airflow_trident.states.memory import MemoryState
-from airflow_trident.states.sql.dialect import TABLES, default_table
+from airflow_trident.states.sql.table_names import TABLES, default_table
 from airflow_trident.task_group import _GROUPS
 from tests.fixtures.source import tree_of
 from tests.fixtures.state import counts

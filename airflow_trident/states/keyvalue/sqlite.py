@@ -14,9 +14,10 @@ from typing import Any
 
 from airflow_trident.contracts.state import Capabilities
 from airflow_trident.errors import CorruptRecordError, NewerRecordError, OutcomeUnknownError
+from airflow_trident.io.paths import require_file
 from airflow_trident.protocol.checkpoint import Marks, Step
 from airflow_trident.states.keyvalue.base import Act, Admit, LayeredState, StateProvider, Writes
-from airflow_trident.states.sql.sqlite_file import SqliteFile, require_file
+from airflow_trident.states.sql.sqlite_file import SqliteFile
 
 VERSION = 1
 _PREFIX = "trident_keyvalue"

@@ -51,12 +51,6 @@ def require_unaltered(who: str, place: str, found: Iterable[Alteration], allowed
     )
 
 
-def require_names(who: str, allowed: object) -> None:
-    """:raises ConfigurationError: `allow_triggers` is no tuple of names; a text would be one name for each letter."""
-    if not isinstance(allowed, tuple) or not all(isinstance(name, str) and name for name in allowed):
-        raise ConfigurationError(f"{who} with allow_triggers={allowed!r}", 'Give a tuple of names, such as ("audit",).')
-
-
 # ---- PostgreSQL ------------------------------------------------------------------------------------------------
 
 _IN_POSTGRES = """

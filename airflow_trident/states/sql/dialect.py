@@ -20,7 +20,6 @@ from airflow_trident.errors import (
 )
 from airflow_trident.io.connections import Connection
 from airflow_trident.io.database_drivers import DatabaseFault, Fault
-from airflow_trident.names import Composed
 from airflow_trident.operations.interfaces import MergeKind
 from airflow_trident.states.core.merge import Changes, Key, Value
 from airflow_trident.states.sql.alterations import Alteration
@@ -28,15 +27,6 @@ from airflow_trident.types import INTERVAL, REAL_TYPES, WHOLE_TYPES, Field, ddl
 
 if TYPE_CHECKING:
     pass
-
-
-KEY_COLUMN = "_key"
-"""The primary key, if the key fields cannot be it: databases differ in what they index and what they call equal."""
-LONGEST_TABLE = 47
-"""Bytes of a table's name: with a beginning such as ``trident_before_`` it has the 63 of PostgreSQL."""
-TABLES = Composed(
-    joint="_", characters="A-Za-z0-9_", longest=LONGEST_TABLE, has_case=False, reserved=("trident_", "sqlite_")
-)
 
 
 class Dialect(ABC):
@@ -254,24 +244,6 @@ def own_values(
             ) from error
         values.append(value)
     return tuple(values)
-
-
-def quote(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-def default_table(spec: StateSpec) -> str:
-    """``<topology>_<state>``, see :class:`Composed`."""
-    return TABLES.of(spec.topology, spec.name)
-
-
-def require_table(table: str, *, longest: int = LONGEST_TABLE) -> None:
-    """:raises ConfigurationError: the table cannot be that of a state, or not together with the tables beside it."""
-    if not table or "\0" in table or len(table.encode()) > longest or TABLES.is_reserved(table):
-        raise ConfigurationError(
-            f"{table!r} cannot be the table of a state",
-            f"Give it a name of 1 to {longest} bytes that does not begin with {' or '.join(TABLES.reserved)}.",
-        )
 
 
 def fields_of(spec: StateSpec) -> tuple[Field, ...]:

@@ -48,18 +48,10 @@ from airflow_trident.operations.interfaces import MergeKind
 from airflow_trident.states.core.checks import require_plain_keys
 from airflow_trident.states.core.merge import Changes, Key, Value, canonical_key
 from airflow_trident.states.core.text_values import Coder, json_coder, json_decoder, optional, same
-from airflow_trident.states.sql.alterations import Alteration, in_postgres, of_columns, of_key, require_names
-from airflow_trident.states.sql.dialect import (
-    Dialect,
-    changed_otherwise,
-    default_table,
-    fields_of,
-    merges_natively,
-    quote,
-    require_table,
-    store_error,
-)
+from airflow_trident.states.sql.alterations import Alteration, in_postgres, of_columns, of_key
+from airflow_trident.states.sql.dialect import Dialect, changed_otherwise, fields_of, merges_natively, store_error
 from airflow_trident.states.sql.store import SqlStore
+from airflow_trident.states.sql.table_names import default_table, quote, require_names, require_table
 from airflow_trident.types import INTERVAL, REAL_TYPES, Field, Schema, is_nested, names_of
 
 if TYPE_CHECKING:

@@ -36,19 +36,11 @@ from airflow_trident.operations.evaluate import interval_of, microseconds_of
 from airflow_trident.states.core.checks import require_columns, require_plain_keys
 from airflow_trident.states.core.merge import Changes, Key, Value
 from airflow_trident.states.core.text_values import Coder, decoder, encoder, key_text, same
-from airflow_trident.states.sql.alterations import Alteration, in_postgres, in_sqlalchemy, require_names
-from airflow_trident.states.sql.dialect import (
-    KEY_COLUMN,
-    Dialect,
-    changed_otherwise,
-    default_table,
-    fields_of,
-    own_values,
-    require_table,
-    store_error,
-)
+from airflow_trident.states.sql.alterations import Alteration, in_postgres, in_sqlalchemy
+from airflow_trident.states.sql.dialect import Dialect, changed_otherwise, fields_of, own_values, store_error
 from airflow_trident.states.sql.postgres import hide_zero, show_zero
 from airflow_trident.states.sql.store import SqlStore
+from airflow_trident.states.sql.table_names import KEY_COLUMN, default_table, require_names, require_table
 from airflow_trident.types import INTERVAL, REAL_TYPES, Field, is_nested
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ from airflow_trident.errors import (
     StoreUnavailableError,
     TridentError,
 )
-from airflow_trident.io.paths import require_local_path
 from airflow_trident.io.place import folder_error, make_folder
 from airflow_trident.io.private_files import touch_private
 
@@ -25,12 +24,6 @@ _PAUSE_S = 0.01
 _LOCKED = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 _REFUSED = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH, sqlite3.SQLITE_CANTOPEN})
 _BEFORE_THE_COMMIT = frozenset({*_LOCKED, *_REFUSED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CONSTRAINT})
-
-
-def require_file(who: str, path: str, what: str, instead: str) -> None:
-    """:raises ConfigurationError: `path` is not that of a local file."""
-    if require_local_path(who, path).startswith((":memory:", "file:")):
-        raise ConfigurationError(f"{who} cannot keep {what} in {path!r}", f"Give it the path of a file; {instead}.")
 
 
 class SqliteFile:

@@ -12,9 +12,9 @@ from airflow_trident.errors import ConfigurationError
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.states.core.groups import Group
 from airflow_trident.states.core.merge import Key, Value
-from airflow_trident.states.sql.dialect import quote
 from airflow_trident.states.sql.postgres import PostgresDialect, PostgresState, column_type, require_name
 from airflow_trident.states.sql.store import SqlStore
+from airflow_trident.states.sql.table_names import quote
 from airflow_trident.types import Field, Schema, ddl, names_of
 
 
