@@ -1,4 +1,4 @@
-"""Names and numbers that users give to topologies, streams and states, and the names that are composed of these.
+"""Names and numbers that users give to topologies, streams, states and tasks, and the names that are composed of these.
 
 A name that has several parts is made by :meth:`Composed.of` alone. Two different tuples of parts never give one text,
 so two things never get one folder, table, key or file.
@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass
+from enum import StrEnum
 
 from airflow_trident.errors import PlanError
 
@@ -22,6 +23,12 @@ DEFAULT_MAX_PARTITION_KEYS = 10_000_000
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,199}\Z")
 _DIGEST_DIGITS = 16
+
+
+class EngineKind(StrEnum):
+    SPARK = "spark"
+    LOCAL = "local"
+    """Plain Python in the task's process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

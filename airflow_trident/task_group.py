@@ -10,7 +10,7 @@ from airflow.providers.common.compat.sdk import TaskGroup, TriggerRule, task_gro
 from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.paths import AnyPath
-from airflow_trident.names import Composed
+from airflow_trident.names import Composed, EngineKind
 from airflow_trident.operators.base import require_topology
 from airflow_trident.operators.transaction import (
     TridentCommitterOperator,
@@ -20,7 +20,6 @@ from airflow_trident.operators.transaction import (
 from airflow_trident.protocol.records import OnFailure
 from airflow_trident.runtime.drains.limits import parse_group
 from airflow_trident.sensors.turn import TridentTurnSensor, map_index_for_triggerer
-from airflow_trident.tasks.engines import EngineKind
 from airflow_trident.tasks.waits import Rank
 
 if TYPE_CHECKING:

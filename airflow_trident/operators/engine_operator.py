@@ -12,9 +12,10 @@ from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.paths import AnyPath
 from airflow_trident.links import SparkUiLink
+from airflow_trident.names import EngineKind
 from airflow_trident.operators.base import TridentOperator, owner
 from airflow_trident.protocol.records import OnFailure
-from airflow_trident.tasks.engines import EngineKind, make_engine
+from airflow_trident.tasks.engines import make_engine
 from airflow_trident.tasks.waits import Rank
 
 if TYPE_CHECKING:

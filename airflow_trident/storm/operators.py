@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError, RetryableError
 from airflow_trident.ledger.open import open_ledger
-from airflow_trident.names import require_name
+from airflow_trident.names import EngineKind, require_name
 from airflow_trident.operators.base import airflow_outcome, claim_of, require_topology
 from airflow_trident.operators.engine_operator import EngineOperator
 from airflow_trident.protocol.records import OnFailure, Owner
 from airflow_trident.runtime.drains.limits import DrainLimits, on_failure_of, pending_of
 from airflow_trident.storm.workers.deployments import Deployments
 from airflow_trident.storm.workers.worker import Means, NamedWorker, Patience
-from airflow_trident.tasks.engines import EngineKind, make_engine
+from airflow_trident.tasks.engines import make_engine
 from airflow_trident.topology.topology import Topology
 
 if TYPE_CHECKING:

@@ -8,23 +8,17 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from airflow_trident.errors import ConfigurationError, RetryableError, is_of_driver
 from airflow_trident.io import connections
 from airflow_trident.io.connections import SUBMIT_EXTRA, Connection, require_extra
+from airflow_trident.names import EngineKind
 from airflow_trident.topology.script import ScriptApplication, application_of
 
 if TYPE_CHECKING:
     from airflow_trident.engine.engine import Engine
     from airflow_trident.topology.topology import Topology
-
-
-class EngineKind(StrEnum):
-    SPARK = "spark"
-    LOCAL = "local"
-    """Plain Python in the task's process."""
 
 
 def make_engine(

@@ -15,6 +15,7 @@ from airflow_trident.engine.spark.submit import DriverTags
 from airflow_trident.errors import SparkJobError, TridentError
 from airflow_trident.hooks.zookeeper import ZooKeeperHook
 from airflow_trident.io.places import absolute_root
+from airflow_trident.names import EngineKind
 from airflow_trident.runtime.drains import app as drain_app
 from airflow_trident.runtime.drains.order import (
     DrainFiles,
@@ -26,7 +27,7 @@ from airflow_trident.runtime.drains.order import (
     removing,
 )
 from airflow_trident.tasks.drivers import ClusterKind, Driver, DriverCluster, DriverProcess, wait_for_end
-from airflow_trident.tasks.engines import EngineKind, from_airflow
+from airflow_trident.tasks.engines import from_airflow
 from airflow_trident.tasks.spark_submit import HookSubmit
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError, error_text, guarded, is_foreign
+from airflow_trident.names import EngineKind
 from airflow_trident.tasks.airflow_versions import bundle_bag, file_bag
-from airflow_trident.tasks.engines import EngineKind
 from airflow_trident.topology.topology import Topology
 
 if TYPE_CHECKING:

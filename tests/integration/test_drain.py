@@ -225,7 +225,8 @@ from airflow_trident.ledger.memory_znodes import MemoryZNodes
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.ledger import ZNodeLedger
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
-from airflow_trident.tasks.engines import EngineKind, make_engine
+from airflow_trident.tasks.engines import make_engine
+from airflow_trident.names import EngineKind
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.phases import Attempts
 from tests.integration.test_drain import word_topology

@@ -20,7 +20,8 @@ from airflow_trident.errors import ConfigurationError, Outcome, RetryableError
 from airflow_trident.hooks.zookeeper import ZooKeeperHook
 from airflow_trident.io import connections
 from airflow_trident.io.connections import Connection, resolve, resolve_if
-from airflow_trident.tasks.engines import EngineKind, install_resolver, make_engine
+from airflow_trident.names import EngineKind
+from airflow_trident.tasks.engines import install_resolver, make_engine
 from airflow_trident.tasks.submitted_drain import is_submitted
 
 SECRET = "s3cr/t@:word"

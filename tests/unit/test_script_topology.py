@@ -23,8 +23,9 @@ from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.engine.spark.sessions.local import LocalSessions
 from airflow_trident.engine.spark.submit import submit_conf
 from airflow_trident.errors import ConfigurationError, PlanError, UnknownNodeError
+from airflow_trident.names import EngineKind
 from airflow_trident.plan.stages import Coalescing
-from airflow_trident.tasks.engines import SCRIPT_CONF, EngineKind, make_engine
+from airflow_trident.tasks.engines import SCRIPT_CONF, make_engine
 from airflow_trident.topology.script import ScriptApplication, application_of
 from tests.fixtures.script import daily, job_of
 

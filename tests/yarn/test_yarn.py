@@ -170,7 +170,8 @@ import plays
 from airflow_trident import settings
 from airflow_trident.hooks.zookeeper import ZooKeeperHook
 from airflow_trident.runtime.local import LocalRunner
-from airflow_trident.tasks.engines import EngineKind, make_engine
+from airflow_trident.tasks.engines import make_engine
+from airflow_trident.names import EngineKind
 
 def run():
     topology, root = plays.topology_of("older"), settings.staging_root(None)

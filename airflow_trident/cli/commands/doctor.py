@@ -30,8 +30,9 @@ from airflow_trident.cli.console import OK, PROBLEM, one_line, open_hook, text_o
 from airflow_trident.errors import TridentError
 from airflow_trident.io.place import Place, clear, make_folder, sizes
 from airflow_trident.io.places import place_at
+from airflow_trident.names import EngineKind
 from airflow_trident.protocol.diagnosis import Health, diagnose, troubles
-from airflow_trident.tasks.engines import EngineKind, make_engine
+from airflow_trident.tasks.engines import make_engine
 from airflow_trident.tasks.task_instances import evidence_of
 
 if TYPE_CHECKING:

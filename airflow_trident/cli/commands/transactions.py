@@ -257,7 +257,8 @@ def take_back(args: Namespace) -> int | None:
 
 
 def engine_of(args: Namespace, conf: dict[str, str], topology: Topology, *, one_shot: bool = True) -> Engine:
-    from airflow_trident.tasks.engines import EngineKind, make_engine
+    from airflow_trident.names import EngineKind
+    from airflow_trident.tasks.engines import make_engine
 
     return make_engine(
         EngineKind(args.engine),
