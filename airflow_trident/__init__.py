@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from airflow_trident.operations.interfaces import OperationContext as OperationContext
     from airflow_trident.operations.interfaces import ReducerAggregator as ReducerAggregator
     from airflow_trident.operations.interfaces import TransformContext as TransformContext
+    from airflow_trident.operations.interfaces import VectorFilter as VectorFilter
+    from airflow_trident.operations.interfaces import VectorFunction as VectorFunction
     from airflow_trident.operations.state_functions import QueryFunction as QueryFunction
     from airflow_trident.operations.state_functions import StatefulFunction as StatefulFunction
-    from airflow_trident.operations.user_code import VectorFilter as VectorFilter
-    from airflow_trident.operations.user_code import VectorFunction as VectorFunction
     from airflow_trident.operators.backfill import TridentBackfillOperator as TridentBackfillOperator
     from airflow_trident.operators.drain import TridentDrainOperator as TridentDrainOperator
     from airflow_trident.operators.query import TridentQueryOperator as TridentQueryOperator

@@ -35,13 +35,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_trident.closeable import Closing
 from airflow_trident.errors import ConfigurationError, SourceChangedError
-from airflow_trident.io.datasets import Dataset
-from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.types import Json, Schema, is_nested
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from airflow_trident.io.datasets import Dataset
+    from airflow_trident.protocol.outcomes import Lag
 
 
 @dataclass(frozen=True, slots=True)

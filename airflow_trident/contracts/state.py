@@ -58,8 +58,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, TypeAlias
 from airflow_trident.closeable import Closing
 from airflow_trident.contracts.updater import DescribedUpdater, Updater
 from airflow_trident.errors import ConfigurationError, LedgerBehindStateError
-from airflow_trident.io.arrow import arrow_schema, comparable, taken
-from airflow_trident.io.datasets import Dataset
 from airflow_trident.operations.interfaces import CombinerAggregator, MergeKind, ReducerAggregator
 from airflow_trident.operations.state_functions import Stateful
 from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket, LedgerView, TxRecord
@@ -69,6 +67,7 @@ from airflow_trident.types import REAL_TYPES, WHOLE_TYPES, Json, Schema, is_nest
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from airflow_trident.io.datasets import Dataset
     from airflow_trident.io.place import PlacedFile
 
 KeyBounds: TypeAlias = Mapping[str, tuple[Any, Any]]
@@ -123,6 +122,8 @@ class BatchKeys:
         import pyarrow as pa
         import pyarrow.compute as pc
 
+        from airflow_trident.io.arrow import comparable
+
         rows = comparable(rows)
         real = {field.name for field in rows.schema if pa.types.is_floating(field.type)}
         has_nan = {name for name in real if pc.any(pc.is_nan(rows.column(name))).as_py()}
@@ -145,6 +146,8 @@ class BatchKeys:
     def _ordered(self) -> dict[str, pa.ChunkedArray]:
         import pyarrow as pa
         import pyarrow.compute as pc
+
+        from airflow_trident.io.arrow import taken
 
         keys = {name: self.rows.column(name).drop_null().unique() for name in self.bounds}
         return {
@@ -185,6 +188,8 @@ class StagedBatch:
     def table(self) -> pa.Table:
         """All rows."""
         import pyarrow as pa
+
+        from airflow_trident.io.arrow import arrow_schema
 
         return pa.Table.from_batches(self.pieces(), arrow_schema(self.schema))
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from airflow_trident.io.values import shown
 from airflow_trident.operations.interfaces import CustomGrouping, Function, OperationContext
-from airflow_trident.operations.user_code import Border, function_name
+from airflow_trident.operations.user_code import Border
+from airflow_trident.operations.user_functions import function_name
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from airflow_trident.errors import UnknownNodeError
 from airflow_trident.io.arrow import arrow_schema, python_values, table_to_rows, taken
 from airflow_trident.operations.equality import canonical_real
 from airflow_trident.operations.interfaces import OperationContext
-from airflow_trident.operations.user_code import Border, function_name, prepared
+from airflow_trident.operations.user_code import Border, prepared
+from airflow_trident.operations.user_functions import function_name
 from airflow_trident.plan.graph import Grouping
 from airflow_trident.plan.nodes import PartitionNode, UnionNode
 from airflow_trident.staging.manifest import Slot

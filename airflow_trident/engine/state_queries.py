@@ -11,7 +11,8 @@ from airflow_trident.errors import ConfigurationError, state_code
 from airflow_trident.operations.equality import stored_keys
 from airflow_trident.operations.interfaces import OperationContext
 from airflow_trident.operations.state_functions import QueryFunction, Row
-from airflow_trident.operations.user_code import Border, function_name, prepared
+from airflow_trident.operations.user_code import Border, prepared
+from airflow_trident.operations.user_functions import function_name
 from airflow_trident.plan.nodes import StateQueryNode
 from airflow_trident.plan.stages import Plan
 from airflow_trident.types import WHOLE_TYPES

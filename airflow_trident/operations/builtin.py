@@ -19,8 +19,9 @@ from airflow_trident.operations.interfaces import (
     Operation,
     OperationContext,
     TransactionAttempt,
+    VectorFilter,
 )
-from airflow_trident.operations.user_code import VectorFilter, callable_of, lifecycle_of
+from airflow_trident.operations.user_functions import callable_of, lifecycle_of
 from airflow_trident.types import select
 
 # ---- filters ---------------------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from functools import lru_cache
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from airflow_trident.io.arrow import rows_to_table, table_to_rows
 from airflow_trident.operations.expressions import decimal_parts
 from airflow_trident.types import REAL_TYPES, WHOLE_TYPES, Schema, names_of
 
@@ -70,6 +69,8 @@ def stored_keys(fields: Schema, keys: Sequence[Sequence[Any]]) -> list[tuple[Any
     if all(_is_as_stored(fields, key) for key in keys):
         return [canonical_key(key) for key in keys]
     import pyarrow as pa
+
+    from airflow_trident.io.arrow import rows_to_table, table_to_rows
 
     converted: list[tuple[object, ...]] = [
         tuple(_number(field.type, part) for field, part in zip(fields, key, strict=True)) for key in keys

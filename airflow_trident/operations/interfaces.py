@@ -7,6 +7,8 @@ Groupings that users write, after Storm's CustomStreamGrouping.
 What a DataFrame function may know about its transaction.
 
 Reducers over several streams at once, and the joining reducer (Trident: MultiReducer, JoinerMultiReducer).
+
+Functions of whole columns: vectorised forms of Function and Filter, for work that Arrow or NumPy does at once.
 """
 
 from __future__ import annotations
@@ -17,9 +19,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import product
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from airflow_trident.types import FieldSpec, Json
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 A = TypeVar("A")
 S = TypeVar("S", bound=Any)
@@ -298,3 +303,22 @@ class Joiner(GroupedMultiReducer[tuple[list[tuple[Any, ...]], ...]]):
             for is_key, place in places:
                 joined.append(None if row is None else (group if is_key else row)[place])
         return tuple(joined)
+
+
+class VectorFunction(Operation, ABC):
+    """Like a Function with one output per tuple, for `each` and `map`, but for many tuples at a time.
+
+    The output for a tuple must not depend on the other tuples: how many come at a time is not defined.
+    """
+
+    @abstractmethod
+    def execute(self, *columns: pa.Array) -> Any:
+        """A pyarrow or NumPy array with a value for every tuple; a tuple of arrays if several fields are declared."""
+
+
+class VectorFilter(Operation, ABC):
+    """Like a Filter, for many tuples at a time."""
+
+    @abstractmethod
+    def is_keep(self, *columns: pa.Array) -> Any:
+        """A boolean for every tuple; null drops it."""

@@ -1,35 +1,24 @@
-"""The border around users' code: calls functions and turns their exceptions into UserCodeError.
-
-Names of users' code in plans and errors.
-
-What return annotations of users' functions say: the types of their outputs, and whether there is one or many.
-
-Functions of whole columns: vectorised forms of Function and Filter, for work that Arrow or NumPy does at once.
+"""The border around users' code: calls functions, of rows or of whole columns, and turns their exceptions into
+UserCodeError.
 """
 
 from __future__ import annotations
 
-import collections.abc
 import copy
-import datetime
-import inspect
 import sys
-import types
-import typing
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from decimal import Decimal
 from types import AsyncGeneratorType, CoroutineType, FunctionType, GeneratorType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_trident.errors import SET_BACK, ConfigurationError, UserCodeError, error_text, is_foreign, is_raised
 from airflow_trident.io.arrow import arrow_type, fitted, python_values, single
 from airflow_trident.io.values import UnfitValueError, coercer, shown
-from airflow_trident.operations.interfaces import Filter, Function, Operation, OperationContext
+from airflow_trident.operations.interfaces import OperationContext, VectorFilter, VectorFunction
+from airflow_trident.operations.user_functions import lifecycle_of
 from airflow_trident.process_settings import Watch
-from airflow_trident.types import INTERVAL, Schema
+from airflow_trident.types import Schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,19 +31,6 @@ _CURE = (
     "Mend the function and replay. Or mend the data and have the transaction take them (`airflow trident "
     "accept-source`), or skip it; nothing of it is committed."
 )
-
-
-def callable_of(function: Any) -> Callable[..., Any]:
-    """The function to call per tuple: `Function.execute`, `Filter.is_keep`, or the function itself."""
-    if isinstance(function, Function):
-        return function.execute
-    if isinstance(function, Filter):
-        return function.is_keep
-    for method in ("execute", "is_keep", "accept"):
-        called = getattr(function, method, None)
-        if callable(called):
-            return called  # type: ignore[no-any-return]
-    return function  # type: ignore[no-any-return]
 
 
 @contextmanager
@@ -82,14 +58,6 @@ def prepared(function: T, context: OperationContext, border: Border) -> Iterator
             raise
         if cleanup is not None:
             _live(border, cleanup, "cleanup")
-
-
-def lifecycle_of(function: Any) -> tuple[Callable[..., None] | None, Callable[..., None] | None]:
-    """`prepare` and `cleanup` of a user's object, each None if it has none. An object need not be an
-    :class:`Operation` to have them."""
-    methods = (getattr(function, name, None) for name in ("prepare", "cleanup"))
-    prepare, cleanup = (method if callable(method) else None for method in methods)
-    return prepare, cleanup
 
 
 def copied(function: T, border: Border) -> T:
@@ -261,134 +229,6 @@ def as_tuple(output: Any, arity: int) -> tuple[Any, ...] | None:
     if arity == 1 and not isinstance(output, tuple):
         return (output,)
     return tuple(output) if isinstance(output, tuple | list) and len(output) == arity else None
-
-
-def function_name(function: Any) -> str:
-    """The name of a function or of an object's class: the same in every process."""
-    return str(getattr(function, "__qualname__", type(function).__qualname__)).rpartition("<locals>.")[2]
-
-
-_SIMPLE: dict[Any, str] = {
-    str: "string",
-    int: "long",
-    float: "double",
-    bool: "boolean",
-    bytes: "binary",
-    datetime.date: "date",
-    datetime.time: "time",
-    datetime.datetime: "timestamp",
-    datetime.timedelta: INTERVAL,
-}
-_MANY = (collections.abc.Iterable, collections.abc.Iterator, collections.abc.Generator, collections.abc.Sequence, list)
-
-
-def type_of_annotation(annotation: Any) -> str | None:
-    """DDL type of one annotated value; None if the annotation does not say it. ``X | None`` is the type of X."""
-    if annotation in _SIMPLE:
-        return _SIMPLE[annotation]
-    arguments = [part for part in typing.get_args(annotation) if part is not type(None)]
-    origin = typing.get_origin(annotation)
-    if origin is list and arguments:
-        inner = type_of_annotation(arguments[0])
-        return f"array<{inner}>" if inner else None
-    if origin is dict and len(arguments) == 2:
-        key, value = map(type_of_annotation, arguments)
-        return f"map<{key},{value}>" if key and value else None
-    if typing.is_typeddict(annotation):
-        return _struct(annotation)
-    if origin is not tuple and len(arguments) == 1 and len(typing.get_args(annotation)) == 2:
-        return type_of_annotation(arguments[0])
-    return None
-
-
-def _struct(annotation: Any) -> str | None:
-    parts = {name: type_of_annotation(part) for name, part in typing.get_type_hints(annotation).items()}
-    return None if None in parts.values() else f"struct<{','.join(f'{name}:{part}' for name, part in parts.items())}>"
-
-
-def returned(function: Callable[..., Any]) -> Any:
-    """The return annotation of a callable, resolved; None if there is none or it cannot be resolved."""
-    annotated = function if inspect.isroutine(function) else type(function).__call__
-    try:
-        return typing.get_type_hints(annotated).get("return")
-    except (NameError, TypeError, AttributeError):
-        return None
-
-
-def output_types(function: Callable[..., Any], *, many: bool) -> tuple[str | None, ...]:
-    """The DDL types of the fields that `function` returns: of each yielded value (`many`) or of the value itself.
-
-    A tuple annotation gives one type per field.
-    """
-    annotation = returned(function)
-    if many:
-        if typing.get_origin(annotation) not in _MANY or not typing.get_args(annotation):
-            return ()
-        annotation = typing.get_args(annotation)[0]
-    if typing.get_origin(annotation) is tuple:
-        return tuple(type_of_annotation(part) for part in typing.get_args(annotation))
-    return (type_of_annotation(annotation),)
-
-
-class OneOutput(Function):
-    """A function that returns its only output, as one that yields it. Its name in plans and errors is that of the
-    function."""
-
-    def __init__(self, function: Any, method: str) -> None:
-        self.__wrapped__ = function
-        self.__qualname__ = function_name(function)
-        self._method = method
-
-    def prepare(self, context: OperationContext) -> None:
-        prepare, _ = lifecycle_of(self.__wrapped__)
-        if prepare is not None:
-            prepare(context)
-
-    def cleanup(self) -> None:
-        _, cleanup = lifecycle_of(self.__wrapped__)
-        if cleanup is not None:
-            cleanup()
-
-    def execute(self, *values: Any) -> tuple[Any, ...]:
-        return (getattr(self.__wrapped__, self._method, self.__wrapped__)(*values),)
-
-
-def returns_one_value(function: Callable[..., Any]) -> bool:
-    """Whether the annotation says a single value (``-> str``, ``-> Decimal | None``), not an iterable of outputs."""
-    parts = {part for part in _alternatives(returned(function)) if part is not type(None)}
-    return bool(parts) and all(part in _SIMPLE or part is Decimal or typing.is_typeddict(part) for part in parts)
-
-
-def _alternatives(annotation: Any) -> tuple[Any, ...]:
-    union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
-    return typing.get_args(annotation) if union else (annotation,)
-
-
-def takes_context(function: Any) -> bool:
-    """Does it have a parameter called `context`?"""
-    try:
-        return "context" in inspect.signature(function).parameters
-    except (TypeError, ValueError):
-        return False
-
-
-class VectorFunction(Operation, ABC):
-    """Like a Function with one output per tuple, for `each` and `map`, but for many tuples at a time.
-
-    The output for a tuple must not depend on the other tuples: how many come at a time is not defined.
-    """
-
-    @abstractmethod
-    def execute(self, *columns: pa.Array) -> Any:
-        """A pyarrow or NumPy array with a value for every tuple; a tuple of arrays if several fields are declared."""
-
-
-class VectorFilter(Operation, ABC):
-    """Like a Filter, for many tuples at a time."""
-
-    @abstractmethod
-    def is_keep(self, *columns: pa.Array) -> Any:
-        """A boolean for every tuple; null drops it."""
 
 
 def called(

@@ -26,16 +26,13 @@ from airflow.sdk import timezone
 from airflow.sdk.bases.operator import db_safe_priority
 
 from airflow_trident import settings
-from airflow_trident.errors import ConfigurationError, FailedException, Outcome, PlanError, TridentError
+from airflow_trident.errors import BlockedError, ConfigurationError, FailedException, Outcome, PlanError, TridentError
 from airflow_trident.links import TransactionLink
 from airflow_trident.names import require_name
 from airflow_trident.protocol.records import Claim, Owner
 from airflow_trident.protocol.txids import Txids
 from airflow_trident.settings import parse_txid
-from airflow_trident.tasks import telemetry
 from airflow_trident.tasks.airflow_versions import DEFERS, AirflowRescheduleException
-from airflow_trident.tasks.asset_events import asset_of
-from airflow_trident.tasks.engines import install_resolver
 from airflow_trident.tasks.liveness import EMIT, Asker, TaskOfRun, told_by_dag
 from airflow_trident.tasks.waits import Rank, Until, next_look
 from airflow_trident.topology.topology import Topology
@@ -44,6 +41,7 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperatorLink, Context
 
     from airflow_trident.ledger.ledger import Ledger
+    from airflow_trident.protocol.decide import Blocked
     from airflow_trident.triggers.transaction import TridentTurnTrigger
 
 _log = logging.getLogger(__name__)
@@ -106,6 +104,8 @@ class airflow_outcome:  # noqa: N801 - used as contextlib's own are
     """
 
     def __enter__(self) -> None:
+        from airflow_trident.tasks.engines import install_resolver
+
         install_resolver()
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
@@ -148,6 +148,7 @@ class LedgerTask:
         :param incarnation: the expected incarnation of the topology, if known: any other is refused.
         """
         from airflow_trident.hooks.zookeeper import ZooKeeperHook
+        from airflow_trident.tasks import telemetry
 
         hook = ZooKeeperHook(self.zookeeper_conn_id or None)
         staging_dir = getattr(self, "staging_dir", None)
@@ -202,6 +203,12 @@ class LedgerTask:
         return TridentTurnTrigger(
             topology=self.topology_name, txid=txid, until=until, zookeeper_conn_id=self.zookeeper_conn_id, **kwargs
         )
+
+    def blocked(self, by: Blocked) -> BlockedError:
+        """The error of a wait that this transaction, or its own, makes useless."""
+        from airflow_trident.runtime.waiting import blocked
+
+        return blocked(self.topology_name, by)
 
     def seconds_in_worker(self, context: Context, turn_wait_s: float | None) -> float:
         """How long this start of a waiting task holds its slot: a task that gave it back once only looks."""
@@ -298,9 +305,11 @@ class TridentOperator(LedgerTask, BaseOperator):
         self.zookeeper_conn_id = zookeeper_conn_id
         if self.depends_on_past or self.wait_for_downstream:
             warnings.warn(_DEPENDS_ON_PAST, UserWarning, stacklevel=1)  # of one place, so it is said once for a DAG
-        asset = asset_of(topology) if self.brings_events else None
-        if asset is not None and asset not in self.outlets:
-            self.outlets = [*self.outlets, asset]
+        if self.brings_events and topology.asset != "":
+            from airflow_trident.tasks.asset_events import asset_of
+
+            asset = asset_of(topology)
+            self.outlets = self.outlets if asset in self.outlets else [*self.outlets, asset]
 
     def give_back_slot(
         self, context: Context, txid: int, until: Until, *, deferrable: bool, skip_gone: bool
@@ -378,6 +387,8 @@ def claim_of(context: Context, kind: str) -> Claim:
 def note_assets(task: TridentOperator, context: Context, extra: dict[str, Any]) -> None:
     """Add `extra` to the events of the task's outlets, but not for an alias, which has no event without an asset, nor
     for the topology's own asset, whose events say more (:mod:`airflow_trident.tasks.asset_events`)."""
+    from airflow_trident.tasks.asset_events import asset_of
+
     for outlet in task.outlets:
         if isinstance(outlet, Asset) and outlet != asset_of(task.topology):
             context["outlet_events"][outlet].extra.update(extra)

@@ -15,7 +15,6 @@ from airflow_trident.links import SparkUiLink
 from airflow_trident.names import EngineKind
 from airflow_trident.operators.base import TridentOperator, owner
 from airflow_trident.protocol.records import OnFailure
-from airflow_trident.tasks.engines import make_engine
 from airflow_trident.tasks.waits import Rank
 
 if TYPE_CHECKING:
@@ -90,6 +89,8 @@ class EngineOperator(TridentOperator):
 
     def open_engine(self, context: Context) -> Engine:
         """Make the engine, which opens nothing yet; `on_kill` cancels what it runs."""
+        from airflow_trident.tasks.engines import make_engine
+
         self._running = make_engine(
             self.engine,
             conn_id=self.spark_conn_id,

@@ -16,7 +16,6 @@ from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSki
 
 from airflow_trident import settings
 from airflow_trident.errors import BlockedError, ConfigurationError, TransitionError, UnknownTopologyError
-from airflow_trident.ledger.answers import BeginResult, Begun, NextBatches, NothingNew
 from airflow_trident.links import SparkUiLink, TransactionLink
 from airflow_trident.operators.base import (
     COORDINATE,
@@ -40,13 +39,9 @@ from airflow_trident.operators.base import (
 )
 from airflow_trident.operators.engine_operator import EngineOperator
 from airflow_trident.protocol.decide import AlreadyCommitted, Blocked, Full, Paused, Wait
-from airflow_trident.protocol.outcomes import OutcomeKind
 from airflow_trident.protocol.records import Claim, OnFailure, Status, claim_key
 from airflow_trident.runtime.drains.limits import on_failure_of, parse_group, pending_of, require_groups
-from airflow_trident.runtime.waiting import Look, blocked, paused, wait_while_undecided
-from airflow_trident.tasks import asset_events
 from airflow_trident.tasks.airflow_versions import checked_deferrable
-from airflow_trident.tasks.asking_airflow import ask, ask_airflow, review_blocked
 from airflow_trident.tasks.liveness import COMMIT, EMIT, began_by, left_to_committer, lowest_left_alone
 from airflow_trident.tasks.waits import Abandoned, Rank, Until, wait_in_worker
 
@@ -56,10 +51,12 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from airflow_trident.engine.engine import Engine
+    from airflow_trident.ledger.answers import BeginResult, Begun
     from airflow_trident.ledger.ledger import Ledger
     from airflow_trident.protocol.records import LedgerView, TxRecord
     from airflow_trident.runtime.commit import Committer
     from airflow_trident.runtime.phases import Attempts, ProcessResult
+    from airflow_trident.runtime.waiting import Look
     from airflow_trident.topology.topology import Topology
 
 T = TypeVar("T")
@@ -133,6 +130,7 @@ class TridentCoordinatorOperator(TridentOperator):
             )
 
     def execute(self, context: Context) -> int | list[int]:
+        from airflow_trident.protocol.outcomes import OutcomeKind
         from airflow_trident.runtime.outcomes import tell, tell_plan
 
         if context["ti"].run_id.startswith(_TEMPORARY_RUN):
@@ -159,6 +157,8 @@ class TridentCoordinatorOperator(TridentOperator):
         return txids if self.max_transactions > 1 else txids[0]
 
     def _claim_all(self, context: Context, ledger: Ledger) -> list[int]:
+        from airflow_trident.ledger.answers import NothingNew
+
         while True:
             txids, begun = self._begin(context, ledger)
             if txids:
@@ -229,13 +229,18 @@ class TridentCoordinatorOperator(TridentOperator):
 
     def _known(self, context: Context, ledger: Ledger) -> list[int]:
         """The transactions that a cleared run claimed before. It replays these and takes no new ones."""
+        from airflow_trident.ledger.answers import NextBatches
+
         claims = list(self._claims(context))
         begun_before = ledger.begin(NextBatches(claims, max_pending=self._max_pending()))
         return [begun.txid for begun in begun_before] if isinstance(begun_before, tuple) else []
 
     def _why_nothing(self, context: Context, ledger: Ledger, begun: object) -> Exception:
+        from airflow_trident.ledger.answers import NothingNew
+        from airflow_trident.runtime.waiting import paused
+
         if isinstance(begun, Blocked):
-            return blocked(self.topology_name, begun)
+            return self.blocked(begun)
         if isinstance(begun, Paused):
             return AirflowSkipException(paused(self.topology_name, begun.command))
         assert isinstance(begun, NothingNew)
@@ -243,7 +248,7 @@ class TridentCoordinatorOperator(TridentOperator):
         last, failed = view.next_txid - 1, view.blocked_by(view.next_txid)
         # A run without new data says by its state that the topology is blocked.
         if failed is not None and isinstance(still := self._review(context, ledger)(Blocked(failed)), Blocked):
-            return blocked(self.topology_name, still)
+            return self.blocked(still)
         after = f"after transaction {last}" if last else "yet"
         return AirflowSkipException(f"nothing new for topology {self.topology_name} {after}: no transaction is begun.")
 
@@ -252,6 +257,7 @@ class TridentCoordinatorOperator(TridentOperator):
 
         :raises BlockedError: it will never pass.
         """
+        from airflow_trident.protocol.outcomes import OutcomeKind
         from airflow_trident.runtime.outcomes import tell
 
         self.log.info(
@@ -268,7 +274,7 @@ class TridentCoordinatorOperator(TridentOperator):
             review=self._review(context, ledger),
         )
         if isinstance(verdict, Blocked):
-            raise blocked(self.topology_name, verdict)
+            raise self.blocked(verdict)
         if isinstance(verdict, Wait):
             tell(ledger, next(self._claims(context)), OutcomeKind.WAITING)
             self.give_back_slot(
@@ -281,9 +287,13 @@ class TridentCoordinatorOperator(TridentOperator):
         return verdict if isinstance(verdict, Abandoned) else None
 
     def _look(self, context: Context, ledger: Ledger) -> Look[Abandoned]:
+        from airflow_trident.tasks.asking_airflow import ask_airflow
+
         return ask_airflow(ledger, skip=self.on_failure is OnFailure.SKIP, asker=self.asker(context))
 
     def _review(self, context: Context, ledger: Ledger) -> Callable[[T], T | Wait]:
+        from airflow_trident.tasks.asking_airflow import review_blocked
+
         return review_blocked(ledger, self.asker(context))
 
     def _max_pending(self) -> int:
@@ -477,7 +487,7 @@ class TridentEmitterOperator(EngineOperator):
             raise worst
         failed = next((record.txid for record in after if record.status is Status.FAILED), None)
         if failed is not None:  # it failed in an earlier try of this task
-            raise blocked(self.topology_name, Blocked(failed))
+            raise self.blocked(Blocked(failed))
         return rows_read
 
     def _is_done(self, context: Context, record: TxRecord) -> bool:
@@ -578,6 +588,8 @@ class TridentCommitterOperator(EngineOperator):
         self.rank_as(Rank.COMMIT)
 
     def execute(self, context: Context) -> int | list[int]:
+        from airflow_trident.tasks import asset_events
+
         with airflow_outcome():
             self.current_txids = txids = parse_txids(self.txid)
             began = time.monotonic()
@@ -610,7 +622,7 @@ class TridentCommitterOperator(EngineOperator):
             if record.status is not Status.COMMITTED
         }
         if len(passed) == len(txids):
-            raise blocked(self.topology_name, Blocked(txids[0], skipped=True))
+            raise self.blocked(Blocked(txids[0], skipped=True))
         for txid, status in passed.items():
             self.log.warning("transaction %d of topology %s is %s: left out", txid, self.topology_name, status)
         return [txid for txid in txids if txid not in passed]
@@ -630,6 +642,9 @@ class TridentCommitterOperator(EngineOperator):
         :param others: of the task may follow: it is no error if somebody skips this one meanwhile.
         :raises BlockedError: `txid` cannot be committed now.
         """
+        from airflow_trident.runtime.waiting import wait_while_undecided
+        from airflow_trident.tasks.asking_airflow import ask_airflow, review_blocked
+
         is_own, abandoned = began_by(owner(context)), set[tuple[int, int]]()
         committer = self._committer(context, ledger, lambda tx: is_own(tx) or (tx.txid, tx.attempt) in abandoned)
         asker = self.asker(context)
@@ -662,7 +677,7 @@ class TridentCommitterOperator(EngineOperator):
             say=lambda story: self.log.info("%s", story),
         )
         if isinstance(verdict, Blocked) and not (verdict.skipped and others):
-            raise blocked(self.topology_name, verdict)
+            raise self.blocked(verdict)
         if isinstance(verdict, Wait):
             self._stand_back(context, txid)
         return tuple(committed)
@@ -670,6 +685,7 @@ class TridentCommitterOperator(EngineOperator):
     def _take_up(self, context: Context, ledger: Ledger, record: TxRecord) -> bool:
         """Process the task's own transaction if its emitter has left it unprocessed. Returns whether it has."""
         from airflow_trident.runtime.phases import process
+        from airflow_trident.tasks.asking_airflow import ask
 
         txid, answers = record.txid, ask(record)
         is_left = answers is not None and left_to_committer(record, answers)

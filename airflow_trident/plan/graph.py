@@ -18,7 +18,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, Self, TypeAlias, TypeGuard, assert_never
 
 from airflow_trident.operations.interfaces import OperationContext
-from airflow_trident.operations.user_code import function_name
+from airflow_trident.operations.user_functions import function_name
 from airflow_trident.types import Schema, ddl, names_of
 
 

@@ -26,11 +26,10 @@ from typing import TYPE_CHECKING, Any
 from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout
 from airflow_trident.errors import PlanError
 from airflow_trident.operations.aggregators import MaxBy, MinBy, Newest
-from airflow_trident.operations.builtin import FirstNAggregator
 from airflow_trident.operations.expressions import JAVA_DIGITS, decimal_parts
 from airflow_trident.operations.interfaces import Aggregator, CombinerAggregator, Joiner, MergeKind, ReducerAggregator
 from airflow_trident.operations.sql import SqlQuery
-from airflow_trident.operations.user_code import function_name
+from airflow_trident.operations.user_functions import function_name
 from airflow_trident.plan.graph import BeginNode, Grouping, Node, ProcessorNode, SinkNode, ordered
 from airflow_trident.types import Json, Schema, ddl, names_of, select
 
@@ -400,10 +399,12 @@ class PartitionAggregateNode(_Aggregating, ProcessorNode):
     @property
     def only_narrows(self) -> bool:
         """Does it only reduce the tuples that move to another aggregation, which would give the same without it?"""
+        if self.groups:
+            return False
+        from airflow_trident.operations.builtin import FirstNAggregator
+
         aggregators = (aggregation.aggregator for aggregation in self.aggregations)
-        return not self.groups and all(
-            isinstance(aggregator, FirstNAggregator) and aggregator.partial for aggregator in aggregators
-        )
+        return all(isinstance(aggregator, FirstNAggregator) and aggregator.partial for aggregator in aggregators)
 
     @property
     def what(self) -> str:

@@ -25,7 +25,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from airflow_trident.errors import ConfigurationError, InvalidatedError, TransitionError
-from airflow_trident.protocol import codec
 from airflow_trident.protocol.records import (
     NO_ATTEMPT,
     NOBODY,
@@ -234,6 +233,8 @@ def with_batch(
 
     :raises ConfigurationError: there is no `metadata_of`.
     """
+    from airflow_trident.protocol import codec
+
     if metadata_of is None:
         raise ConfigurationError(
             f"transaction {record.txid} has an opaque spout, and this attempt cannot choose its batch",
@@ -313,6 +314,8 @@ def accepted(
     :raises TransitionError: a state has or may have its batch, later transactions have gone on behind it, or its source
         has not changed.
     """
+    from airflow_trident.protocol import codec
+
     _require_uncommitted(record, committed)
     found = {
         stream: codec.require_json(sources.accept(stream, value), f"the metadata of stream {stream!r}")

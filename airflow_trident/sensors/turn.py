@@ -18,9 +18,7 @@ from airflow_trident.operators.transaction import TridentCoordinatorOperator
 from airflow_trident.protocol.decide import Blocked, Unknown, Wait
 from airflow_trident.protocol.records import OnFailure
 from airflow_trident.runtime.drains.limits import on_failure_of
-from airflow_trident.runtime.waiting import blocked
 from airflow_trident.tasks.airflow_versions import STARTS_IN_TRIGGERER, checked_deferrable
-from airflow_trident.tasks.asking_airflow import ask_airflow, review_blocked
 from airflow_trident.tasks.liveness import commits_behind
 from airflow_trident.tasks.waits import Abandoned, Over, Rank, Until, wait_in_worker
 
@@ -150,6 +148,8 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
         return commits_behind(self)
 
     def execute(self, context: Context) -> int:
+        from airflow_trident.tasks.asking_airflow import ask_airflow, review_blocked
+
         with airflow_outcome():
             txid = settings.parse_txid(self.txid)
             self.current_txids = (txid,)
@@ -174,7 +174,7 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
                 )
             subject = f"transaction {txid} of topology {self.topology_name}"
             if isinstance(verdict, Blocked):
-                raise blocked(self.topology_name, verdict)
+                raise self.blocked(verdict)
             if isinstance(verdict, Unknown):
                 from airflow_trident.runtime.phases import unknown_transaction
 

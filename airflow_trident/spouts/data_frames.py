@@ -13,7 +13,7 @@ import msgspec
 from airflow_trident.contracts.spout import Coordinator, Emitter, SparkRead, Split, Spout
 from airflow_trident.errors import ConfigurationError, UserCodeError
 from airflow_trident.io.arrow import rows_to_table
-from airflow_trident.operations.user_code import function_name
+from airflow_trident.operations.user_functions import function_name
 from airflow_trident.spouts.metadata import as_json, read_back
 from airflow_trident.types import FieldSpec, Json, Schema, parse_declared
 

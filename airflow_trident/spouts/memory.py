@@ -14,7 +14,7 @@ from airflow_trident.contracts.partitioned_spout import PartitionedSpout
 from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout, require_at_least
 from airflow_trident.errors import ConfigurationError, SourceChangedError
 from airflow_trident.io.arrow import fitting, rows_to_table
-from airflow_trident.operations.user_code import type_of_annotation
+from airflow_trident.operations.user_functions import type_of_annotation
 from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.spouts.metadata import NumberRange, read_back
 from airflow_trident.types import FieldSpec, Json, Schema, parse_declared, split_spec

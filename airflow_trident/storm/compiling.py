@@ -23,7 +23,8 @@ from airflow_trident.operations.aggregators import groupable
 from airflow_trident.operations.equality import canonical_key
 from airflow_trident.operations.expressions import col
 from airflow_trident.operations.interfaces import OperationContext, TransactionAttempt
-from airflow_trident.operations.user_code import Border, copied, function_name
+from airflow_trident.operations.user_code import Border, copied
+from airflow_trident.operations.user_functions import function_name
 from airflow_trident.plan.commit.levels import in_commit_phase
 from airflow_trident.plan.graph import Grouping, Node
 from airflow_trident.plan.nodes import (

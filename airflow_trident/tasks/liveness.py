@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from airflow_trident.errors import FencedError, TransitionError
 from airflow_trident.protocol.decide import Blocked, Wait
-from airflow_trident.protocol.diagnosis import Stalled
 from airflow_trident.protocol.records import NO_ATTEMPT, Owner, Status, TxRecord
 from airflow_trident.tasks.task_states import (
     DAG_PAUSED,
@@ -30,6 +29,7 @@ from airflow_trident.tasks.waits import Abandoned
 
 if TYPE_CHECKING:
     from airflow_trident.ledger.ledger import Ledger
+    from airflow_trident.protocol.diagnosis import Stalled
 
 T = TypeVar("T")
 
@@ -178,6 +178,8 @@ def judge(record: TxRecord, answers: Answers, live: Collection[str] | None = Non
 
     :param live: names of the programs among the live workers of the topology (:attr:`Owner.worker`); None: not known.
     """
+    from airflow_trident.protocol.diagnosis import Stalled
+
     program = record.owner.worker if not record.owner.is_task and live is not None else ""
     if _is_at_program(record):
         disconnected = program and live is not None and program not in live

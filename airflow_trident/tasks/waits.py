@@ -22,10 +22,10 @@ from airflow_trident.protocol.decide import (
     decide_commit,
 )
 from airflow_trident.protocol.records import LedgerView, Status
-from airflow_trident.runtime.waiting import Look, wait_while_undecided
 
 if TYPE_CHECKING:
     from airflow_trident.ledger.ledger import Ledger
+    from airflow_trident.runtime.waiting import Look
 
 
 class Until(StrEnum):
@@ -122,6 +122,7 @@ def wait_in_worker(
     :param review: changes a decision that the ledger alone cannot make: see
         :func:`airflow_trident.tasks.liveness.unless_replayed`.
     """
+    from airflow_trident.runtime.waiting import wait_while_undecided
 
     def decide() -> tuple[WaitDecision, LedgerView]:
         view = ledger.view(txid)

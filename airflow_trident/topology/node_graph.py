@@ -7,21 +7,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from airflow_trident.contracts.spout import Spout
 from airflow_trident.contracts.state import StateKind, StateSpec
 from airflow_trident.errors import PlanError
 from airflow_trident.names import at_least_one, positive, require_name
 from airflow_trident.plan.checks import Shortfall, join_notes, overwrite_notes, require_exactly_once, shortfalls
-from airflow_trident.plan.commit.window_updater import WindowUpdater
 from airflow_trident.plan.compile import compile_plan, compile_query
 from airflow_trident.plan.graph import Node, NodeSettings, PlanSettings, ordered
 from airflow_trident.plan.nodes import GivenTuples, NewValuesNode, PersistNode, SourceNode, recorded_transforms
 from airflow_trident.plan.stages import Plan
 from airflow_trident.protocol.spout_kinds import SpoutKind
-from airflow_trident.protocol.topologies import Definition, SpoutDefinition, StateDefinition
 from airflow_trident.types import FieldSpec, Schema, parse_declared
+
+if TYPE_CHECKING:
+    from airflow_trident.protocol.topologies import Definition
 
 
 class QueryStreams:
@@ -205,13 +206,17 @@ class NodeGraph:
         """State name -> specification, in the order of the DAG file."""
         if self._states is None:
             # Not decided when a state is declared: an opaque spout, or a stream of its new values, may follow later.
-            streamed = {node.persist.name for node in ordered(self._sinks.values()) if isinstance(node, NewValuesNode)}
+            streamed = {
+                node.persist.name
+                for node in ordered(self._sinks.values())
+                if isinstance(node, NewValuesNode) and not _has_windows(node.persist.state)
+            }
             opaque = self.opaque
             self._states = {
                 name: replace(
                     sink.state,
                     opaque=opaque and sink.state.factory.capabilities.opaque,
-                    told=name in streamed and not isinstance(sink.state.updater, WindowUpdater),
+                    told=name in streamed,
                 )
                 for name, sink in self._sinks.items()
             }
@@ -248,6 +253,8 @@ class NodeGraph:
 
     def definition(self) -> Definition:
         """The part of the topology that the ledger and the states depend on; see :class:`Definition`."""
+        from airflow_trident.protocol.topologies import Definition, SpoutDefinition, StateDefinition
+
         if self._definition is not None:
             return self._definition
         fall_short = {shortfall.state: (shortfall.note,) for shortfall in reversed(self.shortfalls)}
@@ -271,3 +278,9 @@ class NodeGraph:
 
     def __repr__(self) -> str:
         return f"Topology({self.name!r}, streams={list(self._sources)}, states={list(self._sinks)})"
+
+
+def _has_windows(state: StateSpec) -> bool:
+    from airflow_trident.plan.commit.window_updater import WindowUpdater
+
+    return isinstance(state.updater, WindowUpdater)

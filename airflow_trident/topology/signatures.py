@@ -16,7 +16,7 @@ from airflow_trident.errors import FieldError, PlanError
 from airflow_trident.operations.expressions import decimal_parts
 from airflow_trident.operations.interfaces import Aggregator, CombinerAggregator, ReducerAggregator
 from airflow_trident.operations.state_functions import StatefulFunction
-from airflow_trident.operations.user_code import function_name, output_types, returned, type_of_annotation
+from airflow_trident.operations.user_functions import function_name, output_types, returned, type_of_annotation
 from airflow_trident.plan.nodes import Aggregation
 from airflow_trident.types import (
     WHOLE_TYPES,

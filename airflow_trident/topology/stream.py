@@ -12,23 +12,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Self, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, Unpack
 
 from airflow_trident.contracts.state import StateFactory
-from airflow_trident.contracts.updater import Updater
 from airflow_trident.operations.aggregators import Comparator
 from airflow_trident.operations.expressions import Expression
 from airflow_trident.operations.interfaces import CustomGrouping
 from airflow_trident.operations.state_functions import MakesStateful, QueryFunction, StatefulFunction
-from airflow_trident.operations.windows import WindowConfig, sliding, tumbling
 from airflow_trident.plan.graph import Grouping
 from airflow_trident.plan.nodes import PersistNode
 from airflow_trident.topology.node_graph import NodeGraph
 from airflow_trident.topology.stream_base import GroupedBase, StateHandle, StaticState, StreamBase
-from airflow_trident.topology.verbs import aggregate, rows, states, transform, window
+from airflow_trident.topology.verbs import aggregate, rows, states, window
 from airflow_trident.topology.verbs.aggregate import Chain, Scope
-from airflow_trident.topology.verbs.window import WindowOptions
 from airflow_trident.types import FieldSpec, joined_specs
+
+if TYPE_CHECKING:
+    from airflow_trident.contracts.updater import Updater
+    from airflow_trident.operations.windows import WindowConfig
+    from airflow_trident.topology.verbs.window import WindowOptions
 
 
 class TupleStream(StreamBase):
@@ -113,6 +115,8 @@ class TupleStream(StreamBase):
         :param version: a name for the behaviour of the code. It is part of the topology's definition; the code is not.
         :raises PlanError: the function does not fit, or the stream belongs to the commit phase or to a query.
         """
+        from airflow_trident.topology.verbs import transform
+
         return transform.transform(self, function, fields, others, rowwise=rowwise, version=version)
 
     def sql(self, text: str, fields: FieldSpec, **others: Self) -> Self:
@@ -126,6 +130,8 @@ class TupleStream(StreamBase):
         :param others: more streams, by their names in the text.
         :raises PlanError: the text is no query, or does not name all streams.
         """
+        from airflow_trident.topology.verbs import transform
+
         return transform.sql(self, text, fields, others)
 
     # ---- repartitioning ----------------------------------------------------------------------------------------
@@ -348,6 +354,8 @@ class Stream(TupleStream):
         self, length: Extent, state: StateFactory, *aggregation: Any, **options: Unpack[WindowOptions]
     ) -> Stream:
         """Aggregate every `length` tuples, or every period of that duration: see :meth:`window`."""
+        from airflow_trident.operations.windows import tumbling
+
         return self.window(tumbling(length), state, *aggregation, **options)
 
     def sliding_window(
@@ -357,6 +365,8 @@ class Stream(TupleStream):
 
         :raises PlanError: one is a number and the other a duration, or `slide` is longer than `length`.
         """
+        from airflow_trident.operations.windows import sliding
+
         return self.window(sliding(length, slide), state, *aggregation, **options)
 
     def window(
@@ -423,12 +433,16 @@ class GroupedStream(GroupedBase[Stream]):
         self, length: Extent, state: StateFactory, *aggregation: Any, **options: Unpack[WindowOptions]
     ) -> Stream:
         """As `Stream.tumbling_window`, aggregated by group. The windows are those of the whole stream."""
+        from airflow_trident.operations.windows import tumbling
+
         return self.window(tumbling(length), state, *aggregation, **options)
 
     def sliding_window(
         self, length: Extent, slide: Extent, state: StateFactory, *aggregation: Any, **options: Unpack[WindowOptions]
     ) -> Stream:
         """As `Stream.sliding_window`, aggregated by group. The windows are those of the whole stream."""
+        from airflow_trident.operations.windows import sliding
+
         return self.window(sliding(length, slide), state, *aggregation, **options)
 
     def window(

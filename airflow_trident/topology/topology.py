@@ -11,7 +11,6 @@ from airflow_trident.topology.node_graph import NodeGraph
 from airflow_trident.topology.stream import GroupedStream, Stream
 from airflow_trident.topology.stream_base import StaticState
 from airflow_trident.topology.verbs import aggregate, states
-from airflow_trident.topology.verbs.transform import read_by_spark
 from airflow_trident.types import FieldSpec
 
 if TYPE_CHECKING:
@@ -44,7 +43,11 @@ class Topology(NodeGraph):
         """
         stream = Stream(self, self.add_source(name, spout))
         read = spout.spark_read
-        return stream if read is None else read_by_spark(stream, name, read)
+        if read is None:
+            return stream
+        from airflow_trident.topology.verbs.transform import read_by_spark
+
+        return read_by_spark(stream, name, read)
 
     def new_drpc_stream(self, name: str, args: FieldSpec = "args string") -> Stream:
         """Begin a query stream (Trident: newDRPCStream): ``new_drpc_stream("count_of", "word string")``. The last

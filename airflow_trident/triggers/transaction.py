@@ -17,12 +17,9 @@ from airflow.triggers.base import BaseTrigger, TaskFailedEvent, TaskSuccessEvent
 
 from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError, RetryableError, TridentError
-from airflow_trident.hooks.zookeeper import ZooKeeperHook, settings_of
 from airflow_trident.links import TransactionLink, transaction_url
 from airflow_trident.protocol.decide import Blocked
 from airflow_trident.protocol.records import LedgerView, TxRecord
-from airflow_trident.runtime.waiting import blocked, wait
-from airflow_trident.tasks.asking_airflow import answers_about
 from airflow_trident.tasks.liveness import (
     Answers,
     Asker,
@@ -33,13 +30,13 @@ from airflow_trident.tasks.liveness import (
     unless_replayed,
 )
 from airflow_trident.tasks.waits import Abandoned, Over, Until, WaitDecision, decide_wait
-from airflow_trident.triggers.shared_watch import Hub, SharedLedger, shared_hub
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Connection
     from pydantic import JsonValue
 
     from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
+    from airflow_trident.triggers.shared_watch import Hub, SharedLedger
 
 LONGEST_PAUSE_S = 30.0
 """Between two tries to read a connection; less where ``[trident] poll_s`` is less."""
@@ -67,6 +64,9 @@ class TridentTrigger(BaseTrigger):
         :raises ConfigurationError: the connection is invalid, or cannot be read in :attr:`connection_tries` tries. Once
             it was read, its last valid content serves instead.
         """
+        from airflow_trident.hooks.zookeeper import settings_of
+        from airflow_trident.triggers.shared_watch import shared_hub
+
         try:
             self._ensemble = settings_of(await self._connection(1 if self._ensemble else self.connection_tries))
         except ConfigurationError as error:
@@ -77,6 +77,8 @@ class TridentTrigger(BaseTrigger):
             yield hub
 
     async def _connection(self, tries: float) -> Connection:
+        from airflow_trident.hooks.zookeeper import ZooKeeperHook
+
         conn_id = self.zookeeper_conn_id or settings.text(settings.ZOOKEEPER_CONN_ID)
         pause_s = min(LONGEST_PAUSE_S, settings.number(settings.POLL_S, least=0.1))
         tried = 0
@@ -180,6 +182,8 @@ class TridentTurnTrigger(TridentTrigger):
                 await asyncio.sleep(poll_s)
 
     async def _wait_on(self, ledger: SharedLedger, txid: int, poll_s: float) -> WaitDecision | Abandoned:
+        from airflow_trident.runtime.waiting import wait
+
         async def decide() -> tuple[WaitDecision, LedgerView]:
             view = await ledger.view(txid)
             return await self._review(ledger, decide_wait(view, txid, Until(self.until))), view
@@ -246,11 +250,15 @@ class TridentTurnTrigger(TridentTrigger):
 
     async def _ask(self, record: TxRecord, asker: Asker | None) -> Answers:
         """Ask Airflow in a thread, because its client blocks."""
+        from airflow_trident.tasks.asking_airflow import answers_about
+
         return await asyncio.to_thread(answers_about, record, asker)
 
     # ---- the end -----------------------------------------------------------------------------------------------
 
     def _story(self, txid: int, verdict: WaitDecision | Abandoned) -> str:
+        from airflow_trident.runtime.waiting import blocked
+
         subject = f"transaction {txid} of topology {self.topology}"
         if isinstance(verdict, Over):
             return f"{subject} is committed already" if verdict.committed else f"the turn of {subject} has come"

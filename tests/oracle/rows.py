@@ -28,17 +28,9 @@ from airflow_trident.engine.fused.joins import multi_reduce
 from airflow_trident.engine.state_queries import state_query
 from airflow_trident.io.arrow import arrow_schema, python_values, rows_to_table, table_to_rows
 from airflow_trident.operations.evaluate import bind
-from airflow_trident.operations.interfaces import CustomGrouping, OperationContext
-from airflow_trident.operations.user_code import (
-    Border,
-    VectorFilter,
-    VectorFunction,
-    callable_of,
-    called,
-    function_name,
-    kept,
-    prepared,
-)
+from airflow_trident.operations.interfaces import CustomGrouping, OperationContext, VectorFilter, VectorFunction
+from airflow_trident.operations.user_code import Border, called, kept, prepared
+from airflow_trident.operations.user_functions import callable_of, function_name
 from airflow_trident.plan.nodes import (
     EachNode,
     FilterNode,

@@ -10,7 +10,7 @@ import pytest
 from airflow_trident import FixedBatchSpout, Topology
 from airflow_trident.errors import FieldError
 from airflow_trident.io.values import UnfitValueError, coercer
-from airflow_trident.operations.user_code import type_of_annotation
+from airflow_trident.operations.user_functions import type_of_annotation
 from airflow_trident.types import Field, has_times, members, parse_declared, parse_type
 
 NOON, LONGEST = datetime.time(12), datetime.timedelta(days=106_751_991)

@@ -30,7 +30,8 @@ from airflow_trident.operations.interfaces import (
     ReducerAggregator,
     TransactionAttempt,
 )
-from airflow_trident.operations.user_code import Border, function_name, prepared
+from airflow_trident.operations.user_code import Border, prepared
+from airflow_trident.operations.user_functions import function_name
 from airflow_trident.plan.nodes import Aggregation, FinalAggregateNode, PartialAggregateNode, PartitionAggregateNode
 from airflow_trident.types import REAL_TYPES, Schema, has_reals, is_nested, names_of, select
 

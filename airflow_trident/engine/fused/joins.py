@@ -23,7 +23,8 @@ from airflow_trident.operations.interfaces import (
     OperationContext,
 )
 from airflow_trident.operations.state_functions import Row
-from airflow_trident.operations.user_code import Border, function_name, prepared
+from airflow_trident.operations.user_code import Border, prepared
+from airflow_trident.operations.user_functions import function_name
 from airflow_trident.plan.nodes import MultiReduceStepNode
 from airflow_trident.types import Field, Schema, has_reals, names_of, select
 

@@ -25,16 +25,9 @@ from airflow_trident.io.arrow import columns_of
 from airflow_trident.io.values import UnfitValueError, coerce_column
 from airflow_trident.operations import user_code
 from airflow_trident.operations.evaluate import bind
-from airflow_trident.operations.interfaces import Joiner, OperationContext
-from airflow_trident.operations.user_code import (
-    Border,
-    VectorFilter,
-    VectorFunction,
-    as_tuple,
-    callable_of,
-    function_name,
-    prepared,
-)
+from airflow_trident.operations.interfaces import Joiner, OperationContext, VectorFilter, VectorFunction
+from airflow_trident.operations.user_code import Border, as_tuple, prepared
+from airflow_trident.operations.user_functions import callable_of, function_name
 from airflow_trident.plan.graph import Node, ProcessorNode, brings_pass
 from airflow_trident.plan.nodes import (
     EachNode,

@@ -20,7 +20,7 @@ from airflow_trident.engine.spark.widening import widens
 from airflow_trident.errors import SET_BACK, FieldError, TridentError, UserCodeError, error_text, is_foreign
 from airflow_trident.operations.interfaces import TransformContext
 from airflow_trident.operations.sql import SqlQuery
-from airflow_trident.operations.user_code import takes_context
+from airflow_trident.operations.user_functions import takes_context
 from airflow_trident.plan.graph import Grouping, Node
 from airflow_trident.plan.nodes import TransformNode
 from airflow_trident.plan.stages import Plan, Stage

@@ -13,13 +13,15 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import linear_regression
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_trident.contracts.state import StateSpec
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.plan.stages import Plan
 from airflow_trident.protocol.records import OnFailure, TxRecord
-from airflow_trident.staging.manifest import Manifest
+
+if TYPE_CHECKING:
+    from airflow_trident.staging.manifest import Manifest
 
 AUTO: Final = "auto"
 MOST_IN_GROUP = 200

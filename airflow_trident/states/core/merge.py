@@ -18,7 +18,8 @@ from airflow_trident.io.arrow import rows_to_table, table_to_rows
 from airflow_trident.operations.equality import canonical_key as canonical_key  # noqa: PLC0414 - stores take it from here
 from airflow_trident.operations.equality import stored_keys
 from airflow_trident.operations.interfaces import OperationContext, TransactionAttempt
-from airflow_trident.operations.user_code import Border, function_name, is_pending, prepared
+from airflow_trident.operations.user_code import Border, is_pending, prepared
+from airflow_trident.operations.user_functions import function_name
 from airflow_trident.protocol.records import NO_ATTEMPT
 from airflow_trident.types import REAL_TYPES, names_of
 

@@ -21,12 +21,11 @@ from airflow_trident.errors import (
 from airflow_trident.io.connections import Connection
 from airflow_trident.io.database_drivers import DatabaseFault, Fault
 from airflow_trident.operations.interfaces import MergeKind
-from airflow_trident.states.core.merge import Changes, Key, Value
 from airflow_trident.states.sql.alterations import Alteration
 from airflow_trident.types import INTERVAL, REAL_TYPES, WHOLE_TYPES, Field, ddl
 
 if TYPE_CHECKING:
-    pass
+    from airflow_trident.states.core.merge import Changes, Key, Value
 
 
 class Dialect(ABC):

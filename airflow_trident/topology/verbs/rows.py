@@ -16,14 +16,12 @@ from airflow_trident.errors import FieldError, PlanError
 from airflow_trident.names import at_least_one, positive
 from airflow_trident.operations.aggregators import groupable
 from airflow_trident.operations.expressions import Expression, ExpressionOp, col, dtype
-from airflow_trident.operations.interfaces import CustomGrouping, MakesNode
-from airflow_trident.operations.sql import require_expression
-from airflow_trident.operations.user_code import OneOutput, VectorFunction, returns_one_value
+from airflow_trident.operations.interfaces import CustomGrouping, MakesNode, VectorFunction
+from airflow_trident.operations.user_functions import OneOutput, returns_one_value
 from airflow_trident.plan.graph import Grouping
 from airflow_trident.plan.nodes import EachNode, FilterNode, MapNode, PartitionNode, PeekNode, ProjectNode
 from airflow_trident.topology.signatures import declared_outputs, require_callable, require_lossless, require_plain
 from airflow_trident.topology.stream_base import S, StreamBase, append, named, some, then
-from airflow_trident.topology.verbs.transform import sql
 from airflow_trident.types import Field, FieldSpec, Schema, parse_declared, require_distinct, select
 
 
@@ -205,6 +203,8 @@ def _replaced(expression: Expression, field_names: dict[tuple[Any, ...], str]) -
 
 
 def _checked(stream: StreamBase, expression: Expression) -> str:
+    from airflow_trident.operations.sql import require_expression
+
     text = str(expression.options[0])
     require_expression(text, stream.fields)
     return "(" + text.replace("{", "{{").replace("}", "}}") + ")"
@@ -215,6 +215,8 @@ def _listed(stream: StreamBase) -> str:
 
 
 def _query(stream: S, text: str, *more: str) -> S:
+    from airflow_trident.topology.verbs.transform import sql
+
     return sql(stream, text, [*(str(field) for field in stream.schema), *more], {})
 
 

@@ -19,7 +19,6 @@ from airflow_trident.operations.aggregators import Newest, comparable, groupable
 from airflow_trident.operations.equality import canonical_key, same
 from airflow_trident.operations.state_functions import MakesStateful, QueryFunction, Stateful, StatefulFunction
 from airflow_trident.plan.commit.levels import in_commit_phase
-from airflow_trident.plan.commit.window_updater import WindowUpdater
 from airflow_trident.plan.graph import Grouping, Node
 from airflow_trident.plan.nodes import (
     AggregateNode,
@@ -403,6 +402,8 @@ def persist(stream: S, spec: StateSpec) -> PersistNode:
 
 def new_values(stream: S, sink: PersistNode) -> S:
     """What each batch changed in the state."""
+    from airflow_trident.plan.commit.window_updater import WindowUpdater
+
     spec = sink.state
     if spec.stateful is not None and not spec.emits:
         raise PlanError(

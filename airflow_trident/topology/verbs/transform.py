@@ -11,7 +11,7 @@ from airflow_trident.contracts.spout import SparkRead
 from airflow_trident.errors import FieldError, PlanError
 from airflow_trident.operations.interfaces import TransformContext
 from airflow_trident.operations.sql import SqlQuery, query_names, require_query
-from airflow_trident.operations.user_code import function_name, takes_context
+from airflow_trident.operations.user_functions import function_name, takes_context
 from airflow_trident.plan.commit.levels import in_commit_phase
 from airflow_trident.plan.nodes import TransformNode
 from airflow_trident.topology.stream_base import S, StreamBase, then
