@@ -30,7 +30,7 @@ from airflow_trident.io.arrow import table_to_rows
 from airflow_trident.spouts.files import csv_records, lines
 from airflow_trident.spouts.files.formats import read_part
 from airflow_trident.spouts.files.packing import HEAD_BYTES
-from airflow_trident.spouts.files.reading import CsvDialect, FileFormat, FilePart, ReadOptions
+from airflow_trident.spouts.files.read_options import CsvDialect, FileFormat, FilePart, ReadOptions
 from airflow_trident.types import parse_declared
 
 Rows = list[tuple[Any, ...]]

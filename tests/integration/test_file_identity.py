@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from airflow_trident.errors import CorruptRecordError, SourceChangedError, SourceUnavailableError
-from airflow_trident.spouts.files import spout as file_module
+from airflow_trident.spouts.files import coordinator as file_module
 from airflow_trident.spouts.files.contents import digest_of
 from airflow_trident.spouts.files.listing import FilePattern, Listing
 from airflow_trident.spouts.files.spout import FileSpout

@@ -28,7 +28,7 @@ from airflow_trident.spouts.files.files_for_spark import HERE, FilesForSpark, in
 from airflow_trident.spouts.files.formats import opened_parquet
 from airflow_trident.spouts.files.object_files import ObjectFiles
 from airflow_trident.spouts.files.parquet_in_spark import is_read_alike, spark_reads
-from airflow_trident.spouts.files.reading import ReadOptions
+from airflow_trident.spouts.files.read_options import ReadOptions
 from airflow_trident.types import Json, Schema
 
 if TYPE_CHECKING:

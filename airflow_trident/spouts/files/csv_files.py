@@ -12,15 +12,8 @@ from airflow_trident.spouts.files.columns import reading_type
 from airflow_trident.spouts.files.contents import MENDED
 from airflow_trident.spouts.files.csv_records import BadRecordError, CsvBlock, CsvBlocks, CsvGrammar
 from airflow_trident.spouts.files.packing import unpacked
-from airflow_trident.spouts.files.reading import (
-    CsvDialect,
-    FilePart,
-    ReadOptions,
-    advice_on_bytes,
-    damage,
-    parsed_batch,
-    require_columns,
-)
+from airflow_trident.spouts.files.read_options import CsvDialect, FilePart, ReadOptions
+from airflow_trident.spouts.files.reading import advice_on_bytes, damage, parsed_batch, require_columns
 from airflow_trident.types import Field, names_of
 
 if TYPE_CHECKING:

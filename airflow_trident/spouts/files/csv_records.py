@@ -19,7 +19,7 @@ from functools import cached_property
 from typing import Any, BinaryIO
 
 from airflow_trident.spouts.files.lines import MAX_LINE_BYTES, LineTooLongError
-from airflow_trident.spouts.files.reading import CsvDialect
+from airflow_trident.spouts.files.read_options import CsvDialect
 
 BLOCK_BYTES = 8 << 20
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"

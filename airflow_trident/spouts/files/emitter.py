@@ -27,7 +27,7 @@ from airflow_trident.spouts.files.object_files import ObjectFiles
 from airflow_trident.spouts.files.packing import named_packing, packing_at
 from airflow_trident.spouts.files.parquet_in_spark import rows_for_spark
 from airflow_trident.spouts.files.path_fields import PathFields, PathValues
-from airflow_trident.spouts.files.reading import FileFormat, FilePart, ReadOptions
+from airflow_trident.spouts.files.read_options import FileFormat, FilePart, ReadOptions
 from airflow_trident.types import Json, Schema, names_of, select
 
 if TYPE_CHECKING:

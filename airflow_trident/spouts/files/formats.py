@@ -10,15 +10,8 @@ from airflow_trident.io.arrow import StructRule, fitted_batch
 from airflow_trident.io.parquet import calendar_of, parquet_file, with_all_years
 from airflow_trident.spouts.files.csv_files import read_csv
 from airflow_trident.spouts.files.json_files import read_json
-from airflow_trident.spouts.files.reading import (
-    TYPE_CURE,
-    FileFormat,
-    FilePart,
-    ReadOptions,
-    damage,
-    read_text,
-    require_columns,
-)
+from airflow_trident.spouts.files.read_options import FileFormat, FilePart, ReadOptions
+from airflow_trident.spouts.files.reading import TYPE_CURE, damage, read_text, require_columns
 from airflow_trident.spouts.files.statistics import groups_that_may_hold
 from airflow_trident.types import names_of
 

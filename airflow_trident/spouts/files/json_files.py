@@ -21,14 +21,8 @@ from airflow_trident.operations.expressions import kind
 from airflow_trident.spouts.files.columns import reading_type
 from airflow_trident.spouts.files.contents import MENDED
 from airflow_trident.spouts.files.json_maps import Real, decimal_in_json, distinct, for_arrow
-from airflow_trident.spouts.files.reading import (
-    FilePart,
-    ReadOptions,
-    advice_on_bytes,
-    chunks_of_lines,
-    damage,
-    parsed_batch,
-)
+from airflow_trident.spouts.files.read_options import FilePart, ReadOptions
+from airflow_trident.spouts.files.reading import advice_on_bytes, chunks_of_lines, damage, parsed_batch
 from airflow_trident.types import INTERVAL, REAL_TYPES, WHOLE_TYPES, has_reals, members
 
 if TYPE_CHECKING:

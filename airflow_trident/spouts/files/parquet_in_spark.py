@@ -19,7 +19,7 @@ from airflow_trident.io.arrow import Calendar, arrow_type
 from airflow_trident.io.hadoop import is_hidden
 from airflow_trident.io.parquet import calendar_of, is_within_years
 from airflow_trident.spouts.files.formats import opened_parquet
-from airflow_trident.spouts.files.reading import ReadOptions
+from airflow_trident.spouts.files.read_options import ReadOptions
 from airflow_trident.types import REAL_TYPES, Schema, members
 
 if TYPE_CHECKING:

@@ -13,9 +13,6 @@ from urllib.parse import unquote
 
 from airflow_trident.contracts.spout import require_simple_types
 from airflow_trident.errors import ConfigurationError, DamagedInputError
-from airflow_trident.io.arrow import arrow_schema
-from airflow_trident.io.values import UnfitValueError
-from airflow_trident.spouts.files.columns import from_text
 from airflow_trident.spouts.files.listing import plain_parts, plain_text_of
 from airflow_trident.types import FieldSpec, Schema, names_of, parse_declared, require_distinct, split_spec
 
@@ -78,6 +75,9 @@ class PathFields:
         """:raises DamagedInputError: a value is of another type."""
         import pyarrow as pa
 
+        from airflow_trident.io.values import UnfitValueError
+        from airflow_trident.spouts.files.columns import from_text
+
         scalars, texts = [], dict(values)
         for field in self.schema:
             try:
@@ -92,6 +92,8 @@ class PathFields:
     def added(self, batch: pa.RecordBatch, scalars: Sequence[pa.Scalar]) -> pa.RecordBatch:
         """The rows with these fields behind the others."""
         import pyarrow as pa
+
+        from airflow_trident.io.arrow import arrow_schema
 
         columns = [pa.repeat(scalar, batch.num_rows) for scalar in scalars]
         schema = pa.schema([*batch.schema, *arrow_schema(self.schema)])

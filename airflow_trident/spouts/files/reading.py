@@ -1,4 +1,4 @@
-"""How the files of a FileSpout are read: what the readers of all formats share, and the reader of text."""
+"""What the readers of all formats share, and the reader of text."""
 
 from __future__ import annotations
 
@@ -8,23 +8,21 @@ import re
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import TYPE_CHECKING, BinaryIO
 
-from airflow_trident.errors import ConfigurationError, DamagedInputError
+from airflow_trident.errors import DamagedInputError
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.values import UnfitValueError
 from airflow_trident.spouts.files.columns import parsed
 from airflow_trident.spouts.files.contents import MENDED
 from airflow_trident.spouts.files.lines import LineTooLongError, lines_of, whole_lines
 from airflow_trident.spouts.files.packing import unpacked
-from airflow_trident.types import Schema, names_of, select
+from airflow_trident.spouts.files.read_options import FileFormat, FilePart, ReadOptions
+from airflow_trident.types import names_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_trident.operations.expressions import Expression
 
 _DAMAGE = (
     KeyError,
@@ -38,101 +36,6 @@ _DAMAGE = (
 )
 TYPE_CURE = f"Declare the type that the values have. Or: {MENDED}"
 _REPLACE = 'Or encoding_errors="replace" reads U+FFFD where bytes are no UTF-8. Or:'
-_LINE_ENDS = ("\n", "\r")
-_QUOTE = '"'
-
-
-class FileFormat(StrEnum):
-    TEXT = "text"
-    CSV = "csv"
-    JSON = "json"
-    PARQUET = "parquet"
-
-    @property
-    def has_lines(self) -> bool:
-        """Can a file be cut at the ends of lines?"""
-        return self in (FileFormat.TEXT, FileFormat.JSON)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CsvDialect:
-    """How a program writes csv. The default is RFC 4180.
-
-    :param delimiter: between the values of a record.
-    :param quote: around values; None: there are no quotes.
-    :param escape: None: a quote in a quoted value is doubled. Otherwise it stands before a quote, or before itself, in
-        quoted values. Where there are no quotes, it stands before a delimiter, a line end or itself, and begins the
-        escapes of COPY: ``\\b \\f \\n \\r \\t \\v``.
-    :param null: what an unquoted value is that is null in every column; None: an empty value is null in columns that
-        are not text.
-    :raises ConfigurationError: the characters contradict each other.
-    """
-
-    delimiter: str = ","
-    quote: str | None = '"'
-    escape: str | None = None
-    null: str | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("delimiter", "quote", "escape"):
-            mark = getattr(self, name)
-            if mark is None and name != "delimiter":
-                continue
-            if not isinstance(mark, str) or len(mark) != 1 or not mark.isascii() or mark in (*_LINE_ENDS, "\0"):
-                raise ConfigurationError(
-                    f"FileSpout with {name}={mark!r}",
-                    "It must be a single ASCII character, and no line end"
-                    + ("." if name == "delimiter" else ", or None."),
-                )
-        if self.escape == self.quote:
-            object.__setattr__(self, "escape", None)  # doubled quotes under another name
-        marks = [mark for mark in (self.delimiter, self.quote, self.escape) if mark is not None]
-        if len(set(marks)) < len(marks):
-            raise ConfigurationError(
-                f"FileSpout with delimiter={self.delimiter!r}, quote={self.quote!r}, escape={self.escape!r}",
-                "Delimiter, quote and escape must be different characters.",
-            )
-        if self.delimiter == _QUOTE:
-            raise ConfigurationError(f"FileSpout with delimiter={self.delimiter!r}", "Name what stands between values.")
-        if self.null is not None and (
-            not isinstance(self.null, str)
-            or any(mark in self.null for mark in (self.delimiter, self.quote or _QUOTE, _QUOTE, *_LINE_ENDS))
-        ):
-            raise ConfigurationError(
-                f"FileSpout with null={self.null!r}",
-                "It must be a text as an unquoted value may be: without the delimiter, the quote and line ends.",
-            )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadOptions:
-    """How to read. `header`: the first line of a csv file names the columns. `ignore_extra`: undeclared columns are
-    left out; otherwise they are an error. `replace_broken`: in text, bytes that are not UTF-8 become U+FFFD. For
-    Parquet: `columns`, the columns of the schema to read (None: all), and `filters`, column expressions: rows that do
-    not fulfil all of them may be left out.
-    """
-
-    format: FileFormat
-    schema: Schema
-    header: bool
-    ignore_extra: bool
-    dialect: CsvDialect = field(default_factory=CsvDialect)
-    replace_broken: bool = False
-    columns: tuple[str, ...] | None = None
-    filters: tuple[Expression, ...] = ()
-
-    @property
-    def read_schema(self) -> Schema:
-        return self.schema if self.columns is None else select(self.schema, self.columns, "FileSpout")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FilePart:
-    """The bytes [begin, end) of the file at `path`; the whole file if `end` is None."""
-
-    path: str
-    begin: int = 0
-    end: int | None = None
 
 
 def parsed_batch(reading: ReadOptions, batch: pa.RecordBatch, subject: str, first_row: int) -> pa.RecordBatch:
