@@ -41,6 +41,7 @@ def apply_in_another_process(path: Path) -> str:
     script = """
 import os, sys
 import pyarrow, numpy, pandas
+import airflow_trident.states.sql.sqlite_table, airflow_trident.states.sql.store  # while this user may read them
 from airflow_trident.errors import TridentError
 from airflow_trident.states.sql.sqlite import SqliteState
 from tests.fixtures.state import batch, counts, ticket
