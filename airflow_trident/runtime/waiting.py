@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 from airflow_trident.errors import BlockedError
+from airflow_trident.ledger.workers import is_alive
 from airflow_trident.protocol import diagnosis
 from airflow_trident.protocol.decide import Blocked, Wait
 from airflow_trident.protocol.records import Command, CommitTicket, LedgerView, Status, TxRecord
@@ -158,8 +159,6 @@ def is_left_to_its_committer(ledger: Ledger, tx: TxRecord) -> bool:
     """The one rule for a commit that somebody else began: leave it to its owner while that is a live worker of the
     topology, and for :data:`TAKEOVER_S` in any case. Clocks that differ change that time, at most to twice as much; a
     take-over too early only costs work, because the fence decides."""
-    from airflow_trident.ledger.workers import is_alive
-
     if tx.status is not Status.COMMITTING:
         return False
     began_ms = tx.times_ms.get(Status.COMMITTING.value, 0)

@@ -16,7 +16,6 @@ from airflow_trident.engine.local import LocalEngine
 from airflow_trident.ledger.ledger import ZNodeLedger
 from airflow_trident.ledger.memory_znodes import MemoryZNodes
 from airflow_trident.ledger.workers import Worker
-from airflow_trident.operators import transaction
 from airflow_trident.protocol.records import Claim, Owner, Status
 from airflow_trident.runtime.drains.drain import Drain
 from airflow_trident.runtime.drains.limits import DrainLimits
@@ -184,7 +183,7 @@ def test_what_is_skipped_while_a_committer_processes_it_is_blocked_and_no_fault_
     original = LocalEngine.run
     site.run("words.commit", "second")
     site.run("words.coordinate", "third")
-    monkeypatch.setattr(transaction, "ask", lambda record: {})
+    monkeypatch.setattr(asking_airflow, "ask", lambda record: {})
     monkeypatch.setattr(liveness, "state_in", lambda worker, answers: "success")
     monkeypatch.setattr(LocalEngine, "run", skipped_meanwhile)
     with pytest.raises(AirflowFailException, match=r"transaction 3 is SKIPPED"):
