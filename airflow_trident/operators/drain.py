@@ -25,7 +25,7 @@ from airflow_trident.protocol.decide import Blocked
 from airflow_trident.protocol.records import OnFailure
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
 from airflow_trident.runtime.drains.limits import AUTO, DrainLimits, on_failure_of, pending_of, require_groups
-from airflow_trident.runtime.waiting import blocked, paused
+from airflow_trident.runtime.waiting import paused
 from airflow_trident.tasks import asset_events
 from airflow_trident.tasks.airflow_versions import checked_deferrable, recall, remember, remembers
 
@@ -168,7 +168,7 @@ class TridentDrainOperator(EngineOperator):
             view = ledger.view(0)
             failed = view.blocked_by(view.next_txid)
             if failed is not None:
-                raise blocked(self.topology_name, Blocked(failed))
+                raise self.blocked(Blocked(failed))
 
     def _bring_events(self, context: Context) -> Txids:
         if not self.topology.asset:

@@ -23,7 +23,7 @@ from airflow_trident.plan.graph import Grouping
 from airflow_trident.plan.nodes import PersistNode
 from airflow_trident.topology.node_graph import NodeGraph
 from airflow_trident.topology.stream_base import GroupedBase, StateHandle, StaticState, StreamBase
-from airflow_trident.topology.verbs import aggregate, rows, states, window
+from airflow_trident.topology.verbs import aggregate, rows, states
 from airflow_trident.topology.verbs.aggregate import Chain, Scope
 from airflow_trident.types import FieldSpec, joined_specs
 
@@ -394,6 +394,8 @@ class Stream(TupleStream):
         :param name: of the state; default: the name of the first output and ``_window``.
         :raises PlanError: the state cannot keep a window.
         """
+        from airflow_trident.topology.verbs import window
+
         return window.window(self, (), config, state, aggregation, **options)
 
 
@@ -449,6 +451,8 @@ class GroupedStream(GroupedBase[Stream]):
         self, config: WindowConfig, state: StateFactory, *aggregation: Any, **options: Unpack[WindowOptions]
     ) -> Stream:
         """As `Stream.window`, aggregated by group. The windows are those of the whole stream."""
+        from airflow_trident.topology.verbs import window
+
         return window.window(self.stream, self.keys, config, state, aggregation, **options)
 
 
