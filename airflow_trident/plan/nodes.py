@@ -28,7 +28,6 @@ from airflow_trident.errors import PlanError
 from airflow_trident.operations.aggregators import MaxBy, MinBy, Newest
 from airflow_trident.operations.expressions import JAVA_DIGITS, decimal_parts
 from airflow_trident.operations.interfaces import Aggregator, CombinerAggregator, Joiner, MergeKind, ReducerAggregator
-from airflow_trident.operations.sql import SqlQuery
 from airflow_trident.operations.user_functions import function_name
 from airflow_trident.plan.graph import BeginNode, Grouping, Node, ProcessorNode, SinkNode, ordered
 from airflow_trident.types import Json, Schema, ddl, names_of, select
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from airflow_trident.contracts.state import StateSpec
     from airflow_trident.operations.expressions import Expression
     from airflow_trident.operations.interfaces import CustomGrouping, GroupedMultiReducer, MultiReducer
+    from airflow_trident.operations.sql import SqlQuery
     from airflow_trident.operations.state_functions import QueryFunction
 
 
@@ -489,10 +489,16 @@ class TransformNode(BeginNode):
     version: str | None = None
 
     @property
+    def _query(self) -> SqlQuery | None:
+        from airflow_trident.operations.sql import SqlQuery
+
+        return self.function if isinstance(self.function, SqlQuery) else None
+
+    @property
     def function_text(self) -> str:
         """A description without its inputs."""
-        if isinstance(self.function, SqlQuery):
-            return self.function.shown
+        if self._query is not None:
+            return self._query.shown
         return f"{function_name(self.function)}" + (f", version {self.version}" if self.version is not None else "")
 
     @property
@@ -506,7 +512,7 @@ class TransformNode(BeginNode):
     def recorded(self) -> str | None:
         """Its text in the topology's definition: a query's text, or a function's version. None: no text, so a changed
         function makes no new topology."""
-        if not isinstance(self.function, SqlQuery) and self.version is None:
+        if self._query is None and self.version is None:
             return None
         if len(self.function_text) <= _LONG:
             return self.function_text
@@ -530,7 +536,7 @@ def code_of(sinks: Iterable[Node]) -> dict[str, str]:
 
 def _users_code(node: Node) -> Iterator[object]:
     function = getattr(node, "function", None)
-    if function is not None and not isinstance(function, SqlQuery):
+    if function is not None:
         yield function
     if isinstance(node, MultiReduceNode | MultiReduceStepNode):
         yield node.reducer
