@@ -33,8 +33,7 @@ from airflow_trident.protocol.records import Claim, Owner
 from airflow_trident.protocol.txids import Txids
 from airflow_trident.settings import parse_txid
 from airflow_trident.tasks.airflow_versions import DEFERS, AirflowRescheduleException
-from airflow_trident.tasks.liveness import EMIT, Asker, TaskOfRun, told_by_dag
-from airflow_trident.tasks.waits import Rank, Until, next_look
+from airflow_trident.tasks.waits import EMIT, Asker, Rank, TaskOfRun, Until, next_look, told_by_dag
 from airflow_trident.topology.topology import Topology
 
 if TYPE_CHECKING:

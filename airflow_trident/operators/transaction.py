@@ -42,8 +42,7 @@ from airflow_trident.protocol.decide import AlreadyCommitted, Blocked, Full, Pau
 from airflow_trident.protocol.records import Claim, OnFailure, Status, claim_key
 from airflow_trident.runtime.drains.limits import on_failure_of, parse_group, pending_of, require_groups
 from airflow_trident.tasks.airflow_versions import checked_deferrable
-from airflow_trident.tasks.liveness import COMMIT, EMIT, began_by, left_to_committer, lowest_left_alone
-from airflow_trident.tasks.waits import Abandoned, Rank, Until, wait_in_worker
+from airflow_trident.tasks.waits import COMMIT, EMIT, Abandoned, Rank, Until, wait_in_worker
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -211,6 +210,8 @@ class TridentCoordinatorOperator(TridentOperator):
         """The transaction that all others wait for, if it is staged and nobody is left to commit it, or if the run that
         could go on with it only starts when this one has ended. A run without new data must not pass it by. If a task
         that is gone was processing it, it becomes FAILED."""
+        from airflow_trident.tasks.liveness import lowest_left_alone
+
         record = lowest_left_alone(ledger)
         if record is None:
             return None
@@ -644,6 +645,7 @@ class TridentCommitterOperator(EngineOperator):
         """
         from airflow_trident.runtime.waiting import wait_while_undecided
         from airflow_trident.tasks.asking_airflow import ask_airflow, review_blocked
+        from airflow_trident.tasks.liveness import began_by
 
         is_own, abandoned = began_by(owner(context)), set[tuple[int, int]]()
         committer = self._committer(context, ledger, lambda tx: is_own(tx) or (tx.txid, tx.attempt) in abandoned)
@@ -686,6 +688,7 @@ class TridentCommitterOperator(EngineOperator):
         """Process the task's own transaction if its emitter has left it unprocessed. Returns whether it has."""
         from airflow_trident.runtime.phases import process
         from airflow_trident.tasks.asking_airflow import ask
+        from airflow_trident.tasks.liveness import left_to_committer
 
         txid, answers = record.txid, ask(record)
         is_left = answers is not None and left_to_committer(record, answers)

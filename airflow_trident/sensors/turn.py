@@ -19,8 +19,7 @@ from airflow_trident.protocol.decide import Blocked, Unknown, Wait
 from airflow_trident.protocol.records import OnFailure
 from airflow_trident.runtime.drains.limits import on_failure_of
 from airflow_trident.tasks.airflow_versions import STARTS_IN_TRIGGERER, checked_deferrable
-from airflow_trident.tasks.liveness import commits_behind
-from airflow_trident.tasks.waits import Abandoned, Over, Rank, Until, wait_in_worker
+from airflow_trident.tasks.waits import Abandoned, Over, Rank, Until, commits_behind, wait_in_worker
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context

@@ -13,7 +13,6 @@ from airflow_trident.protocol.decide import Blocked, Wait
 from airflow_trident.protocol.records import Owner, TxRecord
 from airflow_trident.tasks.liveness import (
     Answers,
-    Asker,
     after_asking,
     answered,
     judge,
@@ -24,7 +23,7 @@ from airflow_trident.tasks.liveness import (
     unless_replayed,
 )
 from airflow_trident.tasks.task_states import DELETED, NO_ROOM, OVER, RUN_ENDED, STARTABLE, YET_TO_COME
-from airflow_trident.tasks.waits import Abandoned
+from airflow_trident.tasks.waits import Abandoned, Asker
 
 if TYPE_CHECKING:
     from airflow_trident.ledger.ledger import Ledger

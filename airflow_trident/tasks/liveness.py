@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from airflow_trident.errors import FencedError, TransitionError
@@ -20,12 +19,11 @@ from airflow_trident.tasks.task_states import (
     DAG_PAUSED,
     DELETED,
     NO_ROOM,
-    NOT_BEGUN,
     OVER,
     cure_of,
     is_over,
 )
-from airflow_trident.tasks.waits import Abandoned
+from airflow_trident.tasks.waits import COMMIT, EMIT, Abandoned, Asker, TaskOfRun
 
 if TYPE_CHECKING:
     from airflow_trident.ledger.ledger import Ledger
@@ -33,74 +31,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-EMIT, COMMIT = "emit", "commit"
-"""Keys of :attr:`Claim.task_ids`."""
 UNFINISHED = frozenset({Status.PROCESSING, Status.PROCESSED, Status.COMMITTING})
 """A transaction in these statuses is somebody's work. One in another is done, or a person decides about it."""
 
 
-@dataclass(frozen=True, slots=True)
-class TaskOfRun:
-    """A task instance that may work on a transaction."""
-
-    dag_id: str
-    run_id: str
-    task_id: str
-    map_index: int = -1
-
-    def __str__(self) -> str:
-        index = f"[{self.map_index}]" if self.map_index >= 0 else ""
-        return f"task '{self.task_id}{index}' of run {self.run_id!r} of DAG {self.dag_id!r}"
-
-
-@dataclass(frozen=True, slots=True)
-class Asker:
-    """A task instance that waits.
-
-    :param behind: ids of the tasks behind it, which only start when it has ended.
-    :param max_active_runs: of its DAG; 1 in the run of an Airflow backfill, whose limit is not known; 0: not known.
-    :param commits: does it commit, or a task behind it? Else the end of its wait commits nothing.
-    """
-
-    task: TaskOfRun
-    behind: frozenset[str]
-    max_active_runs: int = 0
-    commits: bool = True
-
-    def holds_up(self, other: TaskOfRun, state: str | None) -> bool:
-        """Can the other task only start when this one, or this run, has ended?
-
-        :param state: of the other one, as :func:`state_in` gives it.
-        """
-        same_run = (other.dag_id, other.run_id) == (self.task.dag_id, self.task.run_id)
-        behind = same_run and other.task_id in self.behind and self.task.map_index in (-1, other.map_index)
-        return state == NO_ROOM or (behind and state in NOT_BEGUN)
-
-
 Answers: TypeAlias = Mapping[tuple[str, str], Mapping[str, Any]]
 """(dag_id, run_id) -> {:func:`instance_name`: state or None}; what was asked and is not there is DELETED."""
-
-
-def told_by_dag(task: Any) -> tuple[frozenset[str], int]:
-    """`behind` and `max_active_runs` of an asker.
-
-    :param task: the task in its DAG, as a worker or a triggerer has it. None, or a task without a DAG, tells nothing.
-    """
-    if task is None or not task.has_dag():
-        return frozenset(), 0
-    return frozenset(task.get_flat_relative_ids(upstream=False)), task.dag.max_active_runs
-
-
-def commits_behind(task: Any) -> bool:
-    """Is there a task behind this one that can commit? Tasks with an engine have a staging folder. A triggerer sees
-    that, too, though it only knows the fields that are templates.
-
-    :param task: as for :func:`told_by_dag`; of one that tells nothing, it is taken to be so.
-    """
-    if task is None or not task.has_dag():
-        return True
-    behind = (task.dag.get_task(task_id) for task_id in task.get_flat_relative_ids(upstream=False))
-    return any("staging_dir" in downstream_task.template_fields for downstream_task in behind)
 
 
 def claimed_by(record: TxRecord, key: str) -> TaskOfRun | None:

@@ -20,15 +20,7 @@ from airflow_trident.ledger.workers import Worker, is_alive, programs
 from airflow_trident.protocol.diagnosis import Evidence, Stalled
 from airflow_trident.protocol.records import LedgerView, TxRecord
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
-from airflow_trident.tasks.liveness import (
-    UNFINISHED,
-    Answers,
-    TaskOfRun,
-    instance_name,
-    judge,
-    questions,
-    state_in,
-)
+from airflow_trident.tasks.liveness import UNFINISHED, Answers, instance_name, judge, questions, state_in
 from airflow_trident.tasks.task_states import (
     MAY_HAVE_SUCCEEDED,
     STUCK_STATES,
@@ -36,6 +28,7 @@ from airflow_trident.tasks.task_states import (
     never_started,
     stuck,
 )
+from airflow_trident.tasks.waits import TaskOfRun
 
 _log = logging.getLogger(__name__)
 

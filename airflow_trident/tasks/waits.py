@@ -1,4 +1,4 @@
-"""Waiting for other transactions: pure decisions about the wait, and the wait in a worker.
+"""Waiting for other transactions: who waits, pure decisions about the wait, and the wait in a worker.
 
 The trigger, which waits without a worker, uses the same decisions.
 """
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import IntEnum, StrEnum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_trident.protocol.decide import (
     AlreadyCommitted,
@@ -22,10 +22,15 @@ from airflow_trident.protocol.decide import (
     decide_commit,
 )
 from airflow_trident.protocol.records import LedgerView, Status
+from airflow_trident.tasks.task_states import NO_ROOM, NOT_BEGUN
 
 if TYPE_CHECKING:
     from airflow_trident.ledger.ledger import Ledger
     from airflow_trident.runtime.waiting import Look
+
+
+EMIT, COMMIT = "emit", "commit"
+"""Keys of :attr:`Claim.task_ids`."""
 
 
 class Until(StrEnum):
@@ -52,6 +57,66 @@ class Rank(IntEnum):
     COMMIT = 3
     WORK = 4
     COMMIT_AFTER_TURN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOfRun:
+    """A task instance that may work on a transaction."""
+
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int = -1
+
+    def __str__(self) -> str:
+        index = f"[{self.map_index}]" if self.map_index >= 0 else ""
+        return f"task '{self.task_id}{index}' of run {self.run_id!r} of DAG {self.dag_id!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """A task instance that waits.
+
+    :param behind: ids of the tasks behind it, which only start when it has ended.
+    :param max_active_runs: of its DAG; 1 in the run of an Airflow backfill, whose limit is not known; 0: not known.
+    :param commits: does it commit, or a task behind it? Else the end of its wait commits nothing.
+    """
+
+    task: TaskOfRun
+    behind: frozenset[str]
+    max_active_runs: int = 0
+    commits: bool = True
+
+    def holds_up(self, other: TaskOfRun, state: str | None) -> bool:
+        """Can the other task only start when this one, or this run, has ended?
+
+        :param state: of the other one, as :func:`airflow_trident.tasks.liveness.state_in` gives it.
+        """
+        same_run = (other.dag_id, other.run_id) == (self.task.dag_id, self.task.run_id)
+        behind = same_run and other.task_id in self.behind and self.task.map_index in (-1, other.map_index)
+        return state == NO_ROOM or (behind and state in NOT_BEGUN)
+
+
+def told_by_dag(task: Any) -> tuple[frozenset[str], int]:
+    """`behind` and `max_active_runs` of an asker.
+
+    :param task: the task in its DAG, as a worker or a triggerer has it. None, or a task without a DAG, tells nothing.
+    """
+    if task is None or not task.has_dag():
+        return frozenset(), 0
+    return frozenset(task.get_flat_relative_ids(upstream=False)), task.dag.max_active_runs
+
+
+def commits_behind(task: Any) -> bool:
+    """Is there a task behind this one that can commit? Tasks with an engine have a staging folder. A triggerer sees
+    that, too, though it only knows the fields that are templates.
+
+    :param task: as for :func:`told_by_dag`; of one that tells nothing, it is taken to be so.
+    """
+    if task is None or not task.has_dag():
+        return True
+    behind = (task.dag.get_task(task_id) for task_id in task.get_flat_relative_ids(upstream=False))
+    return any("staging_dir" in downstream_task.template_fields for downstream_task in behind)
 
 
 def next_look(waited: timedelta, least_s: float) -> timedelta:

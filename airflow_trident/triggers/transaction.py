@@ -20,22 +20,24 @@ from airflow_trident.errors import ConfigurationError, RetryableError, TridentEr
 from airflow_trident.links import TransactionLink, transaction_url
 from airflow_trident.protocol.decide import Blocked
 from airflow_trident.protocol.records import LedgerView, TxRecord
-from airflow_trident.tasks.liveness import (
-    Answers,
+from airflow_trident.tasks.waits import (
+    Abandoned,
     Asker,
+    Over,
     TaskOfRun,
-    after_asking,
+    Until,
+    WaitDecision,
     commits_behind,
+    decide_wait,
     told_by_dag,
-    unless_replayed,
 )
-from airflow_trident.tasks.waits import Abandoned, Over, Until, WaitDecision, decide_wait
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Connection
     from pydantic import JsonValue
 
     from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
+    from airflow_trident.tasks.liveness import Answers
     from airflow_trident.triggers.shared_watch import Hub, SharedLedger
 
 LONGEST_PAUSE_S = 30.0
@@ -205,6 +207,8 @@ class TridentTurnTrigger(TridentTrigger):
 
     async def _review(self, ledger: SharedLedger, decision: WaitDecision) -> WaitDecision:
         """:func:`unless_replayed`, in the triggerer."""
+        from airflow_trident.tasks.liveness import unless_replayed
+
         if not isinstance(decision, Blocked) or decision.skipped:
             return decision
         record, asker = (await ledger.view(decision.by)).tx, self._asker()
@@ -213,6 +217,8 @@ class TridentTurnTrigger(TridentTrigger):
 
     async def _look(self, ledger: SharedLedger, record: TxRecord) -> Abandoned | None:
         """Does anybody still work on the transaction that all wait for? If not, the ledger is told."""
+        from airflow_trident.tasks.liveness import after_asking
+
         asker = self._asker()
         answers = await self._answers(record, asker)
         if answers is None:

@@ -15,7 +15,6 @@ from airflow_trident.protocol.records import NOBODY, Claim, Owner, StagedRef, St
 from airflow_trident.protocol.topologies import Definition
 from airflow_trident.tasks.asking_airflow import answers_about, ask, ask_airflow
 from airflow_trident.tasks.liveness import (
-    TaskOfRun,
     answered,
     began_by,
     instance_name,
@@ -25,7 +24,7 @@ from airflow_trident.tasks.liveness import (
     questions,
 )
 from airflow_trident.tasks.task_states import DAG_GONE, DAG_PAUSED, NOT_BEGUN, RUN_ENDED, never_started
-from airflow_trident.tasks.waits import Over, Until, decide_wait, wait_in_worker
+from airflow_trident.tasks.waits import Over, TaskOfRun, Until, decide_wait, wait_in_worker
 from tests.fixtures import single
 
 TASKS = {"emit": "g.emit", "commit": "g.commit"}

@@ -24,8 +24,8 @@ from airflow_trident.runtime.waiting import TAKEOVER_S
 from airflow_trident.staging.manifest import Manifest
 from airflow_trident.tasks import asking_airflow, liveness
 from airflow_trident.tasks.asking_airflow import ask_airflow
-from airflow_trident.tasks.liveness import Asker, TaskOfRun, left_to_anybody, lowest_left_alone
-from airflow_trident.tasks.waits import Abandoned, Until, wait_in_worker
+from airflow_trident.tasks.liveness import left_to_anybody, lowest_left_alone
+from airflow_trident.tasks.waits import Abandoned, Asker, TaskOfRun, Until, wait_in_worker
 from tests.fixtures import single
 from tests.unit.test_provider_lives import Site
 
