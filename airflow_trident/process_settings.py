@@ -130,7 +130,7 @@ class _Group:
     def __init__(self, settings: Sequence[Setting], *, at_end: bool = False) -> None:
         self._settings = settings
         self._at_end = at_end
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # the thread that has it may end another watch: of a generator that is collected
         self._inside = 0
         self._baseline: list[Any] = []
         self._changed_by: list[int] = []
@@ -158,7 +158,7 @@ class _Group:
 
     def forked(self) -> None:
         """The child of a fork needs a new lock: another thread of its parent may have held the old one."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def _set_back(self, limit: int | None) -> list[str]:
         problems: list[str] = []

@@ -316,3 +316,28 @@ def test_a_child_that_a_function_forked_does_not_go_on_with_the_work_of_its_pare
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True)
     assert [line for line in done.stdout.splitlines() if line.startswith("ended")] == [f"ended ({code},)"]
     assert ("in the child" in done.stderr) == ("ValueError" in child)
+
+
+def test_a_watch_may_end_while_another_one_of_its_thread_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python collects a generator, and so ends its watch, at any moment: the thread must not wait for itself."""
+
+    def watched() -> Iterator[None]:
+        with Watch(quick=True):
+            yield
+
+    def one_in_the_other() -> None:
+        folder, suspended = os.getcwd, [watched()]
+        next(suspended[0])
+
+        def collecting() -> str:
+            if suspended:
+                suspended.pop().close()
+            return folder()
+
+        with Watch(quick=True):
+            monkeypatch.setattr(os, "getcwd", collecting)
+
+    thread = threading.Thread(target=one_in_the_other, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive()
