@@ -242,8 +242,7 @@ def test_what_a_users_updater_calls_describe_is_not_called() -> None:
 def unsafe(**kinds: SpoutKind) -> Definition:
     topology = Topology("shop", exactly_once=False)
     for name, kind in kinds.items():
-        spout = PaperSpout("user string")
-        object.__setattr__(spout, "kind", kind)
+        spout = type(PaperSpout.__name__, (PaperSpout,), {"kind": kind})("user string")
         topology.new_stream(name, spout).group_by("user").persistent_aggregate(PaperState(), Count(), name)
     return topology.definition()
 
