@@ -1,4 +1,4 @@
-"""What a user's function says of itself: its method and its name, the types of its outputs, and whether there are many.
+"""A user's function as it describes itself: its method and name, the types of its outputs, and whether there are many.
 
 Types come from return annotations. Nothing here calls the function.
 """

@@ -1,4 +1,4 @@
-"""What the readers of all formats share, and the reader of text."""
+"""The parts that the readers of all formats share, and the reader of text."""
 
 from __future__ import annotations
 
