@@ -1,18 +1,21 @@
-"""What a step of the ledger does with the names of a folder does not grow with how many there are."""
+"""What a step of the ledger looks at: names of a folder, however many there are, and records that somebody changed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_trident.ledger.ledger import ZNodeLedger
-from airflow_trident.ledger.memory_znodes import MemoryZNodes
+from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
 from airflow_trident.ledger.snapshot import FolderNames
+from airflow_trident.protocol import codec
+from airflow_trident.protocol.records import Command
 from tests.contracts.test_ledger_groups import gated_many
-from tests.fixtures.ledger import DEFINITION
+from tests.fixtures.ledger import DEFINITION, begun
 
 NAMES = st.text("ab", max_size=3)
 
@@ -55,3 +58,33 @@ def test_a_commit_looks_at_as_many_names_as_it_prunes_however_many_transactions_
     monkeypatch.undo()
     assert [tx.txid for tx in ledger.transactions()][:2] == [11, 12]
     assert len(looked_at) <= 10 + 10
+
+
+# ---- records that are remembered ------------------------------------------------------------------------------------
+
+
+def test_what_every_step_looks_at_is_decoded_again_only_when_somebody_changed_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    decoded: list[str] = []
+
+    def counted(name: str) -> None:
+        original: Any = getattr(codec, name)
+        monkeypatch.setattr(codec, name, lambda data, path: decoded.append(name) or original(data, path))
+
+    tree = MemoryTree()
+    ledger, other = (ZNodeLedger(MemoryZNodes(tree), "words") for _ in range(2))
+    ledger.register(DEFINITION)
+    begun(ledger, 1)
+    ledger.view(1)
+    for name in ("decode_topology", "decode_head", "decode_pointer", "decode_exceptions"):
+        counted(name)
+    for _ in range(3):
+        before = ledger.view(1)
+        assert ledger.view(1, remembered=True) == before
+    assert decoded == []
+    other.set_command(Command.PAUSE)
+    other.skip(1, "nobody needs it")
+    assert ledger.view(1).topology.command is Command.PAUSE
+    assert list(ledger.view(1).exceptions.skipped) == [1]
+    assert ledger.view(1).pointer.committed == 1
