@@ -14,7 +14,7 @@ from airflow_trident.errors import ConfigurationError, UserCodeError
 from airflow_trident.operations.expressions import col
 from airflow_trident.plan.stages import Coalescing
 from tests.contracts.test_transforms import WRONG, transformed
-from tests.fixtures.engine import JobOf, keep, run
+from tests.fixtures.engine import JobOf, keep, run, staged
 from tests.fixtures.group import Where, group_of, merged_by_keys, staged_of_each, tables_of
 from tests.fixtures.transform import TRANSFORMS, orders
 
@@ -67,8 +67,9 @@ def test_each_transaction_gets_what_it_gets_alone(
     manifest = spark_engine.run_group(jobs)
     given = staged_of_each(jobs, manifest)
     assert any(given[1].values())
-    assert given == {job.slot.txid: run(spark_engine, job) for job in jobs}
-    assert [one.rows_read for one in manifest.members] == [spark_engine.run(job).rows_read for job in jobs]
+    alone = {job.slot.txid: spark_engine.run(job) for job in jobs}
+    assert given == {job.slot.txid: staged(job, alone[job.slot.txid]) for job in jobs}
+    assert [one.rows_read for one in manifest.members] == [one.rows_read for one in alone.values()]
 
 
 def test_by_key_the_results_of_all_are_merged(spark_engine: Engine, job_of: JobOf) -> None:
