@@ -242,10 +242,10 @@ def with_batch(
         )
     before = {stream: value for stream, value in position.items() if stream in definition.opaque}
     # A copy: a spout may change its argument, and the change must not get into what is carried on.
-    found = metadata_of(record.txid, codec.require_json(before, "the position")) or {}
+    batch = metadata_of(record.txid, codec.require_json(before, "the position")) or {}
     chosen = {
         stream: codec.require_json(value, f"the metadata of stream {stream!r}")
-        for stream, value in found.items()
+        for stream, value in batch.items()
         if stream in definition.opaque
     }
     metadata = _without_opaque(definition, record.metadata) | chosen
@@ -317,11 +317,11 @@ def accepted(
     from airflow_trident.protocol import codec
 
     _require_uncommitted(record, committed)
-    found = {
+    new_metadata = {
         stream: codec.require_json(sources.accept(stream, value), f"the metadata of stream {stream!r}")
         for stream, value in record.metadata.items()
     }
-    changed = {stream: value for stream, value in found.items() if value != record.metadata[stream]}
+    changed = {stream: value for stream, value in new_metadata.items() if value != record.metadata[stream]}
     if not changed:
         raise TransitionError(
             f"the source of transaction {record.txid} is as it was recorded: there is nothing to accept",
@@ -338,11 +338,13 @@ def accepted(
         replay = f"`airflow trident backfill TOPOLOGY --txid {record.txid}`, or clear its run"
         after = replace(after, error=f"The source was accepted as it is now. Replay it: {replay}.", first_error="")
     followed = []
-    for one in later:
+    for above in later:
         follower = replace(
-            one, metadata=_following(one.metadata, changed, sources), carried=_following(one.carried, changed, sources)
+            above,
+            metadata=_following(above.metadata, changed, sources),
+            carried=_following(above.carried, changed, sources),
         )
-        if follower != one:
+        if follower != above:
             followed.append(follower)
     return after, followed
 

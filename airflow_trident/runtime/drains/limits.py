@@ -83,33 +83,33 @@ def parse_group(value: Any) -> int | str:
     return int(text)
 
 
-def pending_of(states: Mapping[str, StateSpec], given: int | None) -> int | None:
+def pending_of(states: Mapping[str, StateSpec], limit: int | None) -> int | None:
     """How many transactions of a topology with these states may be uncommitted at once: what is given, but only one if
     a batch is processed against what the transaction before it committed.
 
-    :param given: None: nobody says.
+    :param limit: None: nobody says.
     :raises ConfigurationError: more than one is given there.
     """
     rewritten = _rewritten(states)
     if rewritten is None:
-        return given
-    if given is not None and given > 1:
+        return limit
+    if limit is not None and limit > 1:
         raise ConfigurationError(
-            f"{given} transactions at once, and state {rewritten!r} has mode='rewrite': each transaction is processed "
+            f"{limit} transactions at once, and state {rewritten!r} has mode='rewrite': each transaction is processed "
             "against the table that the one before it has committed",
             "Leave out max_pending and max_transactions, which are 1 then.",
         )
     return 1
 
 
-def on_failure_of(states: Mapping[str, StateSpec], given: OnFailure | str) -> OnFailure:
+def on_failure_of(states: Mapping[str, StateSpec], on_failure: OnFailure | str) -> OnFailure:
     """What happens to a transaction of a topology with these states when its tries are used up.
 
     :raises ConfigurationError: it is unknown; or it is to be skipped, and never could come in later.
     """
-    if given not in tuple(OnFailure):
-        raise ConfigurationError(f"on_failure = {given!r} is unknown", "Use 'block' or 'skip'.")
-    wanted, rewritten = OnFailure(given), _rewritten(states)
+    if on_failure not in tuple(OnFailure):
+        raise ConfigurationError(f"on_failure = {on_failure!r} is unknown", "Use 'block' or 'skip'.")
+    wanted, rewritten = OnFailure(on_failure), _rewritten(states)
     if wanted is OnFailure.SKIP and rewritten is not None:
         raise ConfigurationError(
             f"on_failure='skip', and state {rewritten!r} has mode='rewrite': what a skipped transaction has would be "
@@ -189,7 +189,7 @@ class GroupSize:
         :param cold: it began before any had ended. The first passes of a process take longer than all others.
         """
         if self._fixed is None and (not cold or took_s < LONG_S):
-            others = [one for one in self._took if one[0] != members]  # of each size the last one
+            others = [pass_time for pass_time in self._took if pass_time[0] != members]  # of each size the last one
             self._took = [*others[1 - REMEMBERED :], (members, took_s)]
             self._now = min(self._most, next_size(self._now, self._took))
 
@@ -197,7 +197,7 @@ class GroupSize:
         """What a pass read and staged. If a spout gives no size, its next batches count as large as the largest of the
         last passes."""
         members = manifest.members
-        rows = max(one.rows_read for one in members)
+        rows = max(member.rows_read for member in members)
         if rows >= 0:
             self._read.append(max(rows * ROW_BYTES, sum(file.bytes for file in manifest.files) // len(members)))
 

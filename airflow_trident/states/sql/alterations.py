@@ -32,17 +32,19 @@ class Alteration:
         return f"{self.what}{f' {self.name!r}' if self.name else ''} of table {self.table!r}"
 
 
-def require_unaltered(who: str, place: str, found: Iterable[Alteration], allowed: Sequence[str]) -> None:
+def require_unaltered(who: str, place: str, alterations: Iterable[Alteration], allowed: Sequence[str]) -> None:
     """
     :param allowed: names of triggers and rules that a person allows.
     :raises ConfigurationError: there is one that is not allowed.
     """
-    refused = [one for one in found if one.what not in _ALLOWABLE or one.name not in allowed]
+    refused = [
+        alteration for alteration in alterations if alteration.what not in _ALLOWABLE or alteration.name not in allowed
+    ]
     if not refused:
         return
-    names = ", ".join(sorted({repr(one.name) for one in refused if one.what in _ALLOWABLE}))
+    names = ", ".join(sorted({repr(alteration.name) for alteration in refused if alteration.what in _ALLOWABLE}))
     cure = "Remove it. Nothing was applied."
-    if names and all(one.what in _ALLOWABLE for one in refused):
+    if names and all(alteration.what in _ALLOWABLE for alteration in refused):
         cure = (
             f"Remove it. If it changes no row of the state, allow it: allow_triggers=({names},). Nothing was applied."
         )
@@ -104,13 +106,13 @@ def of_columns(ask: Ask, table: str, made: Mapping[str, str]) -> list[Alteration
 
     :param made: the type of each column as in CREATE TABLE.
     """
-    found = {name: (kind, collation) for name, kind, collation in ask(_COLUMN_TYPES, {"name": table})}
+    types_by_name = {name: (kind, collation) for name, kind, collation in ask(_COLUMN_TYPES, {"name": table})}
     altered = []
     for name, text in made.items():
         kind, _, collation = text.partition(" COLLATE ")
         wanted = (_FULL_NAMES.get(kind, kind), collation.strip('"'))
-        if name in found and found[name] != wanted:
-            now = " ".join(filter(None, found[name]))
+        if name in types_by_name and types_by_name[name] != wanted:
+            now = " ".join(filter(None, types_by_name[name]))
             altered.append(Alteration(f"column of type {now}, which was made as {text},", name, table))
     return altered
 

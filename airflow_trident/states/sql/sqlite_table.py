@@ -250,9 +250,9 @@ class SqliteDialect(Dialect):
         needed = {MARKERS: MARKERS, self.data: self.table}
         if self.spec.opaque:
             needed[self._before_keys] = self._before_keys
-        found = [name for name, table in needed.items() if not self.execute(_HAS_TABLE, {"name": table})]
+        missing = [name for name, table in needed.items() if not self.execute(_HAS_TABLE, {"name": table})]
         # Files older than opaque states lack this column.
-        return found if MARKERS in found or self.execute(_HAS_ATTEMPT) else [*found, _ADD_ATTEMPT]
+        return missing if MARKERS in missing or self.execute(_HAS_ATTEMPT) else [*missing, _ADD_ATTEMPT]
 
     def make(self, table: str) -> None:
         made = {
@@ -296,8 +296,8 @@ class SqliteDialect(Dialect):
 
     def lookup(self, keys: Sequence[Key]) -> list[Value | None]:
         names = self._layout.encode_keys(keys)
-        found = self._find(self._layout, names)
-        return [found.get(name) for name in names]
+        values_by_key = self._find(self._layout, names)
+        return [values_by_key.get(name) for name in names]
 
     def _find(self, layout: SqliteLayout, names: Sequence[str]) -> dict[str, Value]:
         return {row[0]: layout.decode_value(row) for row in self._rows(layout.select, names)}
@@ -306,8 +306,8 @@ class SqliteDialect(Dialect):
         """:param select: a statement without a condition."""
         for begin in range(0, len(names), _KEYS_AT_ONCE):
             some = names[begin : begin + _KEYS_AT_ONCE]
-            where = f"{select} WHERE {KEY_COLUMN} IN ({', '.join('?' * len(some))})"
-            yield from self.file.connection.execute(where, some).fetchall()
+            statement = f"{select} WHERE {KEY_COLUMN} IN ({', '.join('?' * len(some))})"
+            yield from self.file.connection.execute(statement, some).fetchall()
 
     def put(self, changes: Changes, *, keeps: bool) -> None:
         if keeps:
@@ -352,9 +352,9 @@ class SqliteDialect(Dialect):
 
     def kept(self, keys: Sequence[Key]) -> Changes:
         names = {self._layout.encode_key(key): key for key in keys}
-        found = [row[0] for row in self._rows(f"SELECT {KEY_COLUMN} FROM {quote(self._before_keys)}", list(names))]
-        values = self._find(self._before, found)
-        return {names[name]: values.get(name) for name in found}
+        retained = [row[0] for row in self._rows(f"SELECT {KEY_COLUMN} FROM {quote(self._before_keys)}", list(names))]
+        values = self._find(self._before, retained)
+        return {names[name]: values.get(name) for name in retained}
 
     def put_before(self, changes: Changes) -> None:
         self._put(self._before, changes)
