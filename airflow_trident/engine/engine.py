@@ -165,7 +165,7 @@ class Engine(Closing):
 class KnownNodes:
     """Exact classes: a subclass is another kind.
 
-    :param where: the engine, for the error.
+    :param subject: the engine, for the error.
     """
 
     subject: str

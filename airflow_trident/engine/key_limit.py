@@ -12,7 +12,7 @@ NO_LIMIT = 0
 
 @dataclass(frozen=True, slots=True)
 class KeyLimit:
-    """Of one node in one partition. `most`: so many keys; NO_LIMIT: any number."""
+    """Of one node in one partition. `max_keys`: so many keys; NO_LIMIT: any number."""
 
     node: str
     max_keys: int

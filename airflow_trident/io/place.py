@@ -436,7 +436,7 @@ class PosixPlace(Place):
     For speed, the two lowest folders of a name, below the root, are made without a sync. `put_once` syncs them, also
     those that another process made.
 
-    :param what: what the folder is, for errors.
+    :param subject: what the folder is, for errors.
     :param private: see :mod:`airflow_trident.io.private_files`; if False, as the umask says.
     """
 
