@@ -33,7 +33,7 @@ from airflow_trident.protocol.records import Claim, Owner
 from airflow_trident.protocol.txids import Txids
 from airflow_trident.settings import parse_txid
 from airflow_trident.tasks.airflow_versions import DEFERS, AirflowRescheduleException
-from airflow_trident.tasks.waits import EMIT, Asker, Rank, TaskOfRun, Until, next_look, told_by_dag
+from airflow_trident.tasks.waits import EMIT, WAITING, Asker, Rank, TaskOfRun, Until, next_look, told_by_dag
 from airflow_trident.topology.topology import Topology
 
 if TYPE_CHECKING:
@@ -133,8 +133,13 @@ class LedgerTask:
     def rank_as(self, rank: Rank) -> None:
         """Give the task its place among the topology's tasks that wait for slots, whatever the weight rule of the DAG
         is: rules count the tasks above or below, which says nothing of who waits for whom. `priority_weight` moves all
-        tasks of a topology together."""
+        tasks of a topology together.
+
+        A task that waits has no limit of its instances: Airflow counts deferred ones, too. They would keep the instance
+        that they wait for from its slot."""
         task: Any = self
+        if rank in WAITING:
+            task.max_active_tis_per_dag = task.max_active_tis_per_dagrun = None
         highest = max(Rank)
         base = db_safe_priority(task.priority_weight + highest) - highest  # so no rank is cut off at the top
         base = vars(self).setdefault("_weight_without_rank", base)

@@ -59,6 +59,10 @@ class Rank(IntEnum):
     COMMIT_AFTER_TURN = 5
 
 
+WAITING = frozenset({Rank.COORDINATE, Rank.TURN, Rank.COMMIT, Rank.COMMIT_AFTER_TURN})
+"""Of tasks that may wait in the triggerer."""
+
+
 @dataclass(frozen=True, slots=True)
 class TaskOfRun:
     """A task instance that may work on a transaction."""

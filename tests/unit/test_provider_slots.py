@@ -65,6 +65,21 @@ def test_a_task_that_waits_ranks_below_each_task_that_it_waits_for(
                 assert weights[waits] < weights[other], (waits, other)
 
 
+@pytest.mark.parametrize("limit", ["max_active_tis_per_dag", "max_active_tis_per_dagrun"])
+@pytest.mark.parametrize("by_default", [True, False])
+@pytest.mark.parametrize(
+    "arguments", [{}, {"turn_sensor": False}, {"max_transactions": 3}, {"max_transactions": 3, "group": 2}]
+)
+def test_a_limit_of_instances_is_the_emitters_alone_because_airflow_counts_the_deferred_ones_that_wait(
+    topology: Topology, arguments: dict[str, Any], limit: str, by_default: bool
+) -> None:
+    with DAG("words", schedule=None, default_args={limit: 1} if by_default else {}) as dag:
+        trident_transaction(topology, engine="local", **arguments, **({} if by_default else {limit: 1}))
+    of_scheduler: Any = DagSerialization.from_dict(DagSerialization.to_dict(dag))
+    limited = {task.task_id.rpartition(".")[2] for task in of_scheduler.tasks if getattr(task, limit) is not None}
+    assert limited == {"emit"}
+
+
 class Instance:
     def __init__(self, task: Any) -> None:
         self.task = task
