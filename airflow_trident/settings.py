@@ -53,6 +53,14 @@ STAGING_DIR = Option(
     "Google Cloud Storage. Empty: {AIRFLOW_HOME}/trident/staging.",
     "/mnt/shared/trident/staging",
 )
+SOURCES_DIR = Option(
+    "sources_dir",
+    "string",
+    "",
+    "Place of the lists of read files, equal for every worker, triggerer and submitted drain: a folder, or a path as "
+    "for staging_dir. It belongs to the ledger: nothing else may delete there. Empty: sources, beside staging_dir.",
+    "/mnt/shared/trident/sources",
+)
 STAGING_IN_LEDGER = Option(
     "staging_in_ledger",
     "string",
@@ -134,6 +142,7 @@ OPTIONS: tuple[Option, ...] = (
     ZOOKEEPER_CONN_ID,
     ROOT,
     STAGING_DIR,
+    SOURCES_DIR,
     STAGING_IN_LEDGER,
     MAX_PENDING,
     RETENTION,
@@ -208,20 +217,41 @@ def staging_root(given: AnyPath | None = None) -> str:
 
     :raises ConfigurationError: it is neither, or a configured path is relative.
     """
-    configured = given or text(STAGING_DIR)
-    if configured:
+    if given:
         from airflow_trident.io.object_stores import require_place
         from airflow_trident.io.places import absolute_root
 
-        place = require_place("staging_dir", configured)
-        if not given and ":" not in place.partition("/")[0] and not os.path.isabs(os.path.expanduser(place)):
-            raise ConfigurationError(
-                f"[{SECTION}] {STAGING_DIR.name} = {place!r} is another folder in each process: it is relative",
-                "Give the whole path of a folder that every worker and Spark executor sees.",
-            )
-        return absolute_root(place)
+        return absolute_root(require_place("staging_dir", given))
+    if text(STAGING_DIR):
+        return _configured_root(STAGING_DIR)
     home = os.path.expandvars(os.path.expanduser(os.environ.get("AIRFLOW_HOME", "~/airflow")))
     return os.path.join(os.path.abspath(home), "trident", "staging")
+
+
+def sources_root(staging_dir: AnyPath | None = None) -> str:
+    """The place of what spouts keep beside the ledger: as configured, else beside the staged batches.
+
+    :param staging_dir: the task's own argument.
+    :raises ConfigurationError: as for :func:`staging_root`.
+    """
+    if text(SOURCES_DIR):
+        return _configured_root(SOURCES_DIR)
+    scheme, colon, path = staging_root(staging_dir).rpartition("://")
+    path = path.rstrip("/")
+    return f"{scheme}{colon}{path.rpartition('/')[0] or path}/sources"
+
+
+def _configured_root(option: Option) -> str:
+    from airflow_trident.io.object_stores import require_place
+    from airflow_trident.io.places import absolute_root
+
+    place = require_place(option.name, text(option))
+    if ":" not in place.partition("/")[0] and not os.path.isabs(os.path.expanduser(place)):
+        raise ConfigurationError(
+            f"[{SECTION}] {option.name} = {place!r} is another folder in each process: it is relative",
+            "Give the whole path of a folder that every worker and Spark executor sees.",
+        )
+    return absolute_root(place)
 
 
 def chunk_bytes(staging_dir: AnyPath | None = None) -> int:

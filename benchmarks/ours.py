@@ -46,9 +46,7 @@ def words_of(line: str) -> Iterator[str]:
 def topology_of(task: dict[str, Any]) -> Topology:
     topology = Topology("bench")
     kind = "parquet" if task.get("parquet") else "text"
-    spout = FileSpout(
-        task["data"], format=kind, fields="value string", max_files=FILES_PER_BATCH, max_bytes=2**40, late_files="take"
-    )
+    spout = FileSpout(task["data"], format=kind, fields="value string", max_files=FILES_PER_BATCH, max_bytes=2**40)
     lines = topology.new_stream("lines", spout)
     state = (
         PostgresState(POSTGRES, schema=task["postgres"], table="counts")

@@ -141,6 +141,27 @@ ACCEPT_SOURCE = command(
     ),
     'accept-source word_count 42 --reason "line 17 of a.csv had no amount"',
 )
+SOURCE = GroupCommand(
+    name="source",
+    help="Files that a FileSpout has read",
+    subcommands=(
+        command(
+            "mark-read",
+            "transactions.mark_read",
+            "Count all files that are there as read, as they are now, by a transaction without files. So a stream "
+            "begins with what comes later, or its list of read files is made anew after it was lost.",
+            (
+                ARG_TOPOLOGY,
+                Arg(("stream",), help="Name of the stream", metavar="STREAM"),
+                Arg(("--before",), help="Only files that are older, as in 2026-01-31T00:00:00Z", metavar="TIME"),
+                *ENGINE_ARGS,
+                *TOPOLOGY_ARGS,
+            ),
+            "source mark-read word_count lines",
+            "source mark-read word_count lines --before 2026-01-31T00:00:00Z",
+        ),
+    ),
+)
 TAKE_BACK = command(
     "take-back",
     "transactions.take_back",
@@ -272,8 +293,8 @@ _LEDGER = GroupCommand(
         _command(
             "export",
             "ledger.export",
-            "Write a topology's whole ledger as JSON.",
-            (ARG_TOPOLOGY, ARG_EXPORT_FILE, ARG_CONN_ID, ARG_VERBOSE),
+            "Write a topology's whole ledger as JSON, with the lists of read files.",
+            (ARG_TOPOLOGY, ARG_EXPORT_FILE, ARG_STAGING_DIR, ARG_CONN_ID, ARG_VERBOSE),
             "ledger export word_count",
             "ledger export word_count --output word_count.json",
         ),
@@ -282,7 +303,7 @@ _LEDGER = GroupCommand(
             "ledger.import_",
             "Restore a ledger from the output of `ledger export`. Only for a topology without a ledger, or with one "
             "that never began a transaction. The states must not contain more than the export.",
-            (ARG_TOPOLOGY, ARG_IMPORT_FILE, *TOPOLOGY_ARGS),
+            (ARG_TOPOLOGY, ARG_IMPORT_FILE, ARG_STAGING_DIR, *TOPOLOGY_ARGS),
             "ledger import word_count word_count.json",
         ),
         _command(
@@ -431,6 +452,7 @@ def get_trident_cli_commands() -> list[CLICommand]:
                 _BISECT,
                 _SKIP,
                 ACCEPT_SOURCE,
+                SOURCE,
                 TAKE_BACK,
                 CLOSE,
                 _RUN,

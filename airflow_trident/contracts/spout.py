@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from enum import StrEnum
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_trident.io.datasets import Dataset
+    from airflow_trident.io.place import Place
     from airflow_trident.protocol.outcomes import Lag
 
 
@@ -108,6 +109,22 @@ class BatchFrame:
 
 class Coordinator(Closing):
     """Decides batches. Runs in the coordinator task (Storm: ITridentSpout.BatchCoordinator)."""
+
+    def keep_notes_in(self, place: Place) -> None:
+        """Gives the stream a folder of its own, which all machines see, for notes beside the ledger. Called before all
+        other verbs. Without such a folder this is not called, and metadata must have everything.
+
+        Metadata refer to notes. A coordinator puts notes before the transaction begins, and never changes them. A
+        coordinator that wraps another one passes on this verb and :meth:`sweep_notes`.
+        """
+
+    def sweep_notes(self, kept: Sequence[Json], upto: int) -> None:
+        """Deletes the notes that no metadata of `kept` refers to, of transactions up to `upto`. Later ones may not be
+        in the ledger yet. Called now and then. An error is logged and changes nothing.
+
+        :param kept: of all transactions that the ledger has.
+        :param upto: the last of them.
+        """
 
     @abstractmethod
     def is_ready(self, previous: Json) -> bool:

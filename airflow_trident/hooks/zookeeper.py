@@ -89,6 +89,7 @@ class ZooKeeperHook(BaseHook):
             root=settings.text(settings.ROOT),
             incarnation=incarnation,
             chunk_bytes=settings.chunk_bytes(staging_dir),
+            sources_root=settings.sources_root(staging_dir),
         )
 
     def get_ledgers(self, *, deadline_s: float | None = None) -> Ledgers:

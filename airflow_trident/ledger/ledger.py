@@ -98,6 +98,8 @@ class KeepsStaged:
     transactor: Transactor
     chunk_bytes: int = 0
     """The ledger keeps staged batches of at most this many bytes; 0: none."""
+    sources_root: str = ""
+    """The place of what spouts keep beside the ledger (`Coordinator.keep_notes_in`); "": there is none."""
 
     def paths(self) -> LedgerPaths:
         raise NotImplementedError

@@ -272,15 +272,18 @@ def open_ledger(
     root: str = DEFAULT_ROOT,
     incarnation: str = "",
     chunk_bytes: int = 0,
+    sources_root: str = "",
 ) -> ZNodeLedger:
     """The ledger of one topology in ZooKeeper; connects when first used. Close it, or use it as a context manager.
 
     :param root: the folder of all ledgers, below the settings' chroot.
     :param incarnation: of the topology, if known: see :class:`ZNodeLedger`.
     :param chunk_bytes: the ledger keeps staged batches of up to this many bytes; none by default.
+    :param sources_root: the place of what spouts keep beside the ledger. Without one, metadata have all of it, and a
+        ledger that was used with one is refused.
     """
     ledger = ZNodeLedger(ZooKeeperZNodes(settings), topology, root, incarnation=incarnation)
-    ledger.chunk_bytes = chunk_bytes
+    ledger.chunk_bytes, ledger.sources_root = chunk_bytes, sources_root
     return ledger
 
 

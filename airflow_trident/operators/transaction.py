@@ -184,7 +184,7 @@ class TridentCoordinatorOperator(TridentOperator):
 
         claims, txids = list(self._claims(context)), list[int]()
         outcome: BeginResult = ()
-        with OpenCoordinators(self.topology) as coordinators:
+        with OpenCoordinators(self.topology, ledger) as coordinators:
             while claims:  # one step may take only some of the claims
                 outcome = coordinate(
                     ledger,

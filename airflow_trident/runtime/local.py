@@ -80,7 +80,7 @@ class LocalRunner:
 
     def _run(self, me: Owner, max_transactions: int | None) -> list[int]:
         done = self._recover(me)
-        with OpenCoordinators(self.topology) as coordinators:
+        with OpenCoordinators(self.topology, self.ledger) as coordinators:
             while max_transactions is None or len(done) < max_transactions:
                 claim = Claim(key=f"local/{self.ledger.view(0, ahead=True).next_txid}")
                 result = coordinate(
@@ -99,6 +99,14 @@ class LocalRunner:
         ask_for_events(self.ledger, self.topology)
         with at_work(self.ledger, owner_of_this_process(_PROGRAM)) as me:
             return self._recover(me)
+
+    def finish(self, txid: int) -> list[int]:
+        """Processes and commits this transaction. Returns the txids that were committed with it.
+
+        :raises BlockedError: a lower transaction is FAILED.
+        """
+        with at_work(self.ledger, owner_of_this_process(_PROGRAM)) as me:
+            return self._finish(me, txid)
 
     def _recover(self, me: Owner) -> list[int]:
         view = self.ledger.view(0)

@@ -56,7 +56,7 @@ from airflow_trident.protocol.records import (
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.runtime.merge_limit import require_mergeable
 from airflow_trident.runtime.milestones import Milestone, reached
-from airflow_trident.runtime.open_resources import OpenCoordinators
+from airflow_trident.runtime.open_resources import OpenCoordinators, SourceNotes, sweep_notes
 from airflow_trident.runtime.outcomes import lags_of, tell_result, tell_success, telling
 from airflow_trident.runtime.state_agreement import require_agreement
 from airflow_trident.runtime.timeouts import run_in_time
@@ -78,7 +78,7 @@ def start_attempts(
 
     :param members: in the order of their txids.
     """
-    metadata_of, digest = _choosing(topology) if topology.opaque else None, topology.compile().digest
+    metadata_of, digest = _choosing(ledger, topology) if topology.opaque else None, topology.compile().digest
     records: list[TxRecord] = []
     while len(records) < len(members):
         records += ledger.attempt(
@@ -94,24 +94,25 @@ def began(record: TxRecord) -> TxRecord:
     return record
 
 
-def _choosing(topology: Topology) -> MetadataOf:
+def _choosing(ledger: Ledger, topology: Topology) -> MetadataOf:
     """Asks the opaque spouts, once per position: the ledger asks again when others write meanwhile."""
     spouts = {name: spout for name, spout in topology.spouts.items() if spout.kind is SpoutKind.OPAQUE}
     known: dict[str, dict[str, Json]] = {}
+    notes = SourceNotes.of(ledger)
 
     def metadata_of(txid: int, position: dict[str, Json]) -> dict[str, Json]:
         key = json.dumps([txid, position], sort_keys=True)
         if key not in known:
-            known[key] = _chosen(spouts, txid, position)
+            known[key] = _chosen(notes, spouts, txid, position)
         return known[key]
 
     return metadata_of
 
 
-def _chosen(spouts: dict[str, Spout], txid: int, position: dict[str, Json]) -> dict[str, Json]:
+def _chosen(notes: SourceNotes, spouts: dict[str, Spout], txid: int, position: dict[str, Json]) -> dict[str, Json]:
     found: dict[str, Json] = {}
     for name, spout in spouts.items():
-        with spout_code(name, txid), closing(spout.coordinator()) as coordinator:
+        with spout_code(name, txid), closing(notes.open(name, spout)) as coordinator:
             metadata = coordinator.initialize_transaction(txid, position.get(name))
         if metadata is not None:
             found[name] = metadata
@@ -152,13 +153,15 @@ def coordinate(
     """
     with telling(ledger, claims[0], rows_in_errors=rows_in_errors) as told:
         known = require_definition(ledger, topology, check_states=check_states)
-        with nullcontext(coordinators) if coordinators else OpenCoordinators(topology) as using:
+        with nullcontext(coordinators) if coordinators else OpenCoordinators(topology, ledger) as using:
             opened = using.opened()
             tell_success(ledger, known, opened)
             result = ledger.begin(_next_batches(topology, claims, opened, max_pending, attempt_by, ask_lag))
         told(result)
-    for begun in result if isinstance(result, tuple) else ():
-        reached(Milestone.BEGUN, begun.txid)
+        for begun in result if isinstance(result, tuple) else ():
+            reached(Milestone.BEGUN, begun.txid)
+        if isinstance(result, tuple):
+            sweep_notes(ledger, opened, result)
     return result
 
 
@@ -183,6 +186,7 @@ def commit_and_coordinate(
     both = ledger.committed(tickets, retention=retention, then=then)
     for begun in both.begun:
         reached(Milestone.BEGUN, begun.txid)
+    sweep_notes(ledger, coordinators.opened(), both.begun)
     tell_result(ledger, claims[0], both.why_not)
     return both
 

@@ -253,7 +253,7 @@ def accept_source(
     ledger: Ledger, topology: Topology, txid: int, reason: str, *, seen: SeenTransaction | None = None
 ) -> TxRecord:
     """See :meth:`Ledger.accept_source`."""
-    with OpenCoordinators(topology) as coordinators:
+    with OpenCoordinators(topology, ledger) as coordinators:
         return ledger.accept_source(txid, _Sources(coordinators.opened()), reason, seen=seen)
 
 

@@ -18,6 +18,7 @@ from airflow_trident.operators.base import (
     require_topology,
 )
 from airflow_trident.protocol.records import Claim, Owner, claim_key
+from airflow_trident.runtime.open_resources import SourceNotes
 from airflow_trident.tasks.asking_airflow import ask
 from airflow_trident.tasks.liveness import left_to_anybody, lowest_left_alone
 from airflow_trident.tasks.source_lag import first_ready, last_position
@@ -63,6 +64,7 @@ class TridentReadySensor(LedgerTask, BaseSensorOperator):
         with airflow_outcome():
             with self.open_ledger() as ledger:
                 last, position = last_position(ledger)
+                notes = SourceNotes.of(ledger)
                 has_transactions = self._has_transactions(context, ledger) if last else False
             if has_transactions:
                 self.log.info("this run was cleared and has transactions of topology %s already", self.topology_name)
@@ -70,7 +72,7 @@ class TridentReadySensor(LedgerTask, BaseSensorOperator):
             if position is None:
                 self.log.info("transaction %d of topology %s has to be emitted again first", last, self.topology_name)
             else:
-                stream = first_ready(self.topology, position)
+                stream = first_ready(self.topology, position, notes)
                 if stream is not None:
                     self.log.info("stream %s has data after transaction %d", stream, last)
                     return True

@@ -176,10 +176,17 @@ def make_worker(
     :raises PlanError: the name is invalid.
     """
     zookeeper, root = hook.zookeeper_settings(), settings.text(settings.ROOT)
-    chunk_bytes = settings.chunk_bytes(staging_dir)
+    chunk_bytes, sources_root = settings.chunk_bytes(staging_dir), settings.sources_root(staging_dir)
 
     def ledger_of(topology: str, incarnation: str) -> Ledger:
-        return open_ledger(zookeeper, topology, root=root, incarnation=incarnation, chunk_bytes=chunk_bytes)
+        return open_ledger(
+            zookeeper,
+            topology,
+            root=root,
+            incarnation=incarnation,
+            chunk_bytes=chunk_bytes,
+            sources_root=sources_root,
+        )
 
     means = Means(
         code_of=code_of,

@@ -6,6 +6,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from airflow_trident.errors import UnknownTopologyError, spout_code
+from airflow_trident.runtime.open_resources import SourceNotes
 from airflow_trident.topology.topology import Topology
 from airflow_trident.types import Json
 
@@ -25,13 +26,14 @@ def last_position(ledger: Ledger) -> tuple[int, dict[str, Json] | None]:
     return last, record.position if record is not None else {}
 
 
-def first_ready(topology: Topology, position: dict[str, Json]) -> str | None:
+def first_ready(topology: Topology, position: dict[str, Json], notes: SourceNotes) -> str | None:
     """The first stream with data after the position.
 
+    :param notes: of the topology's ledger.
     :raises TridentError: a source does not answer.
     """
     for stream, spout in topology.spouts.items():
-        with spout_code(stream), closing(spout.coordinator()) as coordinator:
+        with spout_code(stream), closing(notes.open(stream, spout)) as coordinator:
             if coordinator.is_ready(position.get(stream)):
                 return stream
     return None

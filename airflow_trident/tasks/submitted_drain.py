@@ -185,6 +185,7 @@ class SubmittedDrain:
                 retention=retention,
                 connections=connections_of(self.topology),
                 chunk_bytes=settings.chunk_bytes(self.staging_root),
+                sources_root=settings.sources_root(self.staging_root),
             )
         )
         tags = DriverTags(topology=self.topology.name, order=files.name)

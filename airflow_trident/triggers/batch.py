@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
+from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError, LedgerUnavailableError, TridentError, guarded
+from airflow_trident.runtime.open_resources import SourceNotes
 from airflow_trident.tasks.asking_airflow import ask
 from airflow_trident.tasks.engines import install_resolver
 from airflow_trident.tasks.liveness import left_to_anybody, lowest_left_alone
@@ -112,7 +114,10 @@ class TridentBatchTrigger(TridentTrigger, BaseEventTrigger):
             topology = await asyncio.to_thread(self._topology)
             ledger = hub.ledger(self.topology)
             last, position = await ledger.call(last_position)
-            stream = await asyncio.to_thread(first_ready, topology, position) if position is not None else None
+            stream = None
+            if position is not None:
+                notes = await ledger.call(lambda here: SourceNotes.of(here, settings.sources_root()))
+                stream = await asyncio.to_thread(first_ready, topology, position, notes)
             if stream is not None or not last:
                 return _Found(after=last, stream=stream) if stream is not None else None
             return await self._left(ledger, last)

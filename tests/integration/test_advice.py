@@ -718,6 +718,7 @@ SERVERS = "tests/integration/test_cli_site.py starts, stops and asks servers as 
 WORKERS = "tests/integration/test_cli_workers.py starts workers as typed, and asks for them"
 FORMER = "needs a state that left during a commit; tests/integration/test_take_back.py follows it"
 GONE_OVER = "tests/integration/test_overtaken_commits.py does what the doctor says, in this order"
+LISTS = "tests/integration/test_source_lists.py loses a list, puts it back and makes it anew"
 ELSEWHERE = {
     ("cli/added_connection.py", "airflow connections delete {...}"): SERVERS,
     ("storm/commands/workers.py", "airflow trident worker NAME"): WORKERS,
@@ -751,9 +752,9 @@ ELSEWHERE = {
     ("runtime/staged_batches.py", "airflow trident take-back {...} {...}"): (
         "tests/integration/test_other_plans.py takes the commit back and goes on"
     ),
-    ("spouts/files/consumed.py", "airflow trident ledger import"): (
-        "needs a back-up; `an_import_that_was_cut_off` runs it, tests/unit/test_consumed.py shows the text"
-    ),
+    ("spouts/files/read_list.py", "airflow trident ledger import"): LISTS,
+    ("spouts/files/read_list.py", "airflow trident source mark-read TOPOLOGY STREAM"): LISTS,
+    ("spouts/files/spout.py", "airflow trident source mark-read"): LISTS,
     ("states/core/marker.py", "airflow trident doctor"): GONE_OVER,
     ("states/core/marker.py", "airflow trident repair {...}"): (
         "since coordinators and committers look first, `a_ledger_of_the_past` is what a person reads"

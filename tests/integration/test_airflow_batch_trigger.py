@@ -137,7 +137,7 @@ def test_no_event_comes_for_what_a_task_is_to_commit(world: World) -> None:
 def test_an_error_of_a_spouts_own_code_does_not_end_the_trigger(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[None] = []
 
-    def first_ready(topology: Topology, position: dict[str, Any]) -> str:
+    def first_ready(topology: Topology, position: dict[str, Any], notes: object) -> str:
         looks.append(None)
         if len(looks) == 1:
             raise OSError("the share is not mounted")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -115,27 +113,3 @@ def test_a_listing_is_kept_for_a_hundred_times_what_it_took_but_a_long_one_for_t
     took_ms: int, kept_ms: int
 ) -> None:
     assert file_module.kept_ns(took_ms * 10**6) == kept_ms * 10**6
-
-
-def test_files_that_come_after_the_clock_was_set_back_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first batch was written and read while the clock was two hours ahead."""
-    ahead_s, listed = 7200, FilePattern.list
-
-    def with_its_ctime(pattern: FilePattern) -> Listing:
-        found = listed(pattern)
-        shifts = {file: ahead_s * 10**9 if file.path.startswith("ahead") else 0 for file in found.files}
-        files = tuple(replace(file, ctime_ns=file.ctime_ns + shift) for file, shift in shifts.items())
-        return replace(found, files=files)
-
-    monkeypatch.setattr(FilePattern, "list", with_its_ctime)
-    for number in range(3):
-        put(tmp_path, f"ahead{number}.txt", "then\n", mtime_s=time.time() + ahead_s)
-    metadata = begin(FileSpout(str(tmp_path)))
-    assert len(names(metadata)) == 3
-    for number in range(50):
-        put(tmp_path, f"n{number:02}.txt", f"{number}\n")
-    read = []
-    spout = FileSpout(str(tmp_path), max_files=20)
-    while (metadata := begin(spout, metadata)) is not None:
-        read += lines(spout, metadata)
-    assert sorted(map(int, read)) == list(range(50))

@@ -16,7 +16,6 @@ from airflow_trident.engine.engine import Engine
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError, SourceChangedError, SourceUnavailableError
 from airflow_trident.runtime.drains.order import connections_of
-from airflow_trident.spouts.files import consumed
 from tests.faults.http_proxy import each_fails_once
 from tests.fixtures.file import begin, lines, names
 from tests.fixtures.hdfs import CONN_ID, VARIABLE, Folder, ask
@@ -120,7 +119,7 @@ def test_a_file_that_is_moved_in_late_with_an_old_time_is_read_once(folder: Fold
         folder.put(f"away/{name}", f"{name}\n")
         touch(folder, f"away/{name}", LONG_AGO_MS)
     folder.put("in/a", "a\n")
-    spout = FileSpout(f"{folder.uri}/in", recursive=True, late_window_s=0)
+    spout = FileSpout(f"{folder.uri}/in", recursive=True)
     first = begin(spout)
     move(folder, "away/old", "in/old")
     second = begin(spout, first)
@@ -130,24 +129,6 @@ def test_a_file_that_is_moved_in_late_with_an_old_time_is_read_once(folder: Fold
     assert lines(spout, third) == ["sub/older"]
     folder.remove("in/a")
     assert begin(spout, third) is None
-
-
-def test_behind_the_most_names_that_it_remembers_late_files_are_found_by_their_number(
-    folder: Folder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(consumed, "MAX_SEEN", 3)
-    for number in range(6):
-        folder.put(f"in/{number}", f"{number}\n")
-        touch(folder, f"in/{number}", LONG_AGO_MS + 60_000 * number)
-    spout = FileSpout(f"{folder.uri}/in")
-    first = begin(spout)
-    assert sorted(lines(spout, first)) == list("012345")
-    folder.put("away", "late\n")
-    touch(folder, "away", LONG_AGO_MS)
-    move(folder, "away", "in/late")
-    second = begin(spout, first)
-    assert lines(spout, second) == ["late"]
-    assert begin(spout, second) is None
 
 
 # ---- transactions ----------------------------------------------------------------------------------------------

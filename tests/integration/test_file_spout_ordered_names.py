@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from tests.integration.test_file_spout import begin, lines, names
 def test_with_ordered_names_a_listing_begins_behind_what_was_read(bucket: Bucket) -> None:
     for number in range(6):
         bucket.put(f"in/{number}", f"{number}\n")
-    spout = FileSpout(f"{bucket.uri}/in", max_files=2, ordered_names=True, late_window_s=0)
+    spout = FileSpout(f"{bucket.uri}/in", max_files=2, ordered_names=True, lookback_s=0)
     first = begin(spout)
     second = begin(spout, first)
     asked: list[str] = []
@@ -37,7 +38,9 @@ def test_with_ordered_names_a_listing_begins_behind_what_was_read(bucket: Bucket
     bucket.put("in/4", "other\n")
     accepted = spout.coordinator().accept_source(third)
     assert lines(spout, accepted) == ["other", "5"]
-    assert spout.coordinator().follow_source(third, accepted)["ordered"] == {"upto": "5", "seen": ""}
+    followed: Any = spout.coordinator().follow_source(third, accepted)
+    assert followed["after"] == "5"
+    assert not spout.coordinator().is_ready(followed)
 
 
 def test_ordered_names_may_be_set_later_and_nothing_is_read_again(bucket: Bucket) -> None:
@@ -48,15 +51,14 @@ def test_ordered_names_may_be_set_later_and_nothing_is_read_again(bucket: Bucket
     spout = FileSpout(f"{bucket.uri}/in", ordered_names=True)
     second = begin(spout, first)
     assert names(second) == ["3"]
+    assert begin(FileSpout(f"{bucket.uri}/in"), second) is None, "and it may be taken back"
     bucket.put("in/2a", "late\n")
-    assert names(begin(spout, second)) == ["2a"], "within the window"
+    assert names(begin(spout, second)) == ["2a"], "it may sort before younger ones"
 
 
-def test_ordered_names_are_of_objects_and_leave_nothing_to_decide(tmp_path: Path) -> None:
+def test_ordered_names_are_of_objects(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="folders, which are listed whole"):
         FileSpout(str(tmp_path), ordered_names=True)
-    with pytest.raises(ConfigurationError, match=r"late_files=.take.*Leave one of them out"):
-        FileSpout("s3://bucket/in", ordered_names=True, late_files="take")
 
 
 def test_a_bucket_that_lists_in_another_order_is_refused(bucket: Bucket) -> None:

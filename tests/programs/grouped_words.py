@@ -126,7 +126,7 @@ class Lossy(ZooKeeperZNodes):
 
 def as_tasks(ledger: Ledger, made: Topology, staging: str, engine: Engine) -> None:
     """Coordinator, emitter and committer of a run that takes all, in passes of five."""
-    with OpenCoordinators(made) as opened:
+    with OpenCoordinators(made, ledger) as opened:
         claims = [Claim(key=f"run/{number}") for number in range(TRANSACTIONS)]
         coordinate(ledger, made, claims, max_pending=TRANSACTIONS, coordinators=opened)
     txids, attempts = range(1, TRANSACTIONS + 1), Attempts(owner="emit")

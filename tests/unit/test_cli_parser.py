@@ -85,6 +85,7 @@ def test_all_commands_of_the_design_are_there_and_each_has_a_handler(commands: d
             "bisect",
             "skip",
             "accept-source",
+            "source mark-read",
             "take-back",
             "run",
             "pause",

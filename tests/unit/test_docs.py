@@ -22,8 +22,8 @@ from airflow_trident.names import DEFAULT_MAX_PENDING, DEFAULT_RETENTION, requir
 from airflow_trident.operations.windows import DEFAULT_MAX_AHEAD
 from airflow_trident.plan.show.explain import explain
 from airflow_trident.protocol.metadata import INLINE_BYTES
-from airflow_trident.spouts.files.consumed import MAX_SEEN
 from airflow_trident.spouts.files.lines import MAX_LINE_BYTES
+from airflow_trident.spouts.files.read_list import RECORD_BYTES, TAIL_RECORDS
 from airflow_trident.spouts.files.spout import DEFAULT_MAX_BYTES, DEFAULT_MAX_FILES
 from airflow_trident.topology.topology import Topology
 from tests.documented import documented
@@ -374,7 +374,8 @@ def _first_cells(page: str) -> list[str]:
 SIZES: dict[str, tuple[str, int]] = {
     "a ledger record": (r"a ledger record \| (\d+) KB", RECORD_LIMIT_BYTES >> 10),
     "metadata in a record": (r"metadata of a transaction in its record \| (\d+) KB", INLINE_BYTES >> 10),
-    "files in the window": (r"files that `FileSpout` remembers in its window \| ([\d,]+)", MAX_SEEN),
+    "a read file": (r"a file that a `FileSpout` has read \| (\d+) bytes", RECORD_BYTES),
+    "read files in the ledger": (r"the newest (\d+) in the ledger", TAIL_RECORDS),
     "a line of text": (r"a line of text \| (\d+) GiB", MAX_LINE_BYTES >> 30),
     "files of a batch": (r"a batch of `FileSpout` \| (\d+) files", DEFAULT_MAX_FILES),
     "bytes of a batch": (r"a batch of `FileSpout` \| .*, (\d+) MiB", DEFAULT_MAX_BYTES >> 20),

@@ -9,8 +9,9 @@ import pytest
 from airflow.sdk import Connection
 
 from airflow_trident import settings
+from airflow_trident.cli.commands import doctor
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.hooks.zookeeper import settings_of
+from airflow_trident.hooks.zookeeper import ZooKeeperHook, settings_of
 
 
 def connection(**fields: Any) -> Connection:
@@ -114,6 +115,47 @@ def test_staging_is_where_the_task_says_else_as_configured_else_in_the_home(monk
     monkeypatch.setenv("AIRFLOW__TRIDENT__STAGING_DIR", "shared/staging")
     with pytest.raises(ConfigurationError, match="'shared/staging' is another folder in each process"):
         settings.staging_root()
+
+
+@pytest.mark.parametrize(
+    ("staging", "sources"),
+    [
+        ("", "/somewhere/airflow/trident/sources"),
+        ("/shared/trident/staging/", "/shared/trident/sources"),
+        ("/staging", "/staging/sources"),
+        ("s3://bucket", "s3://bucket/sources"),
+        ("s3://conn@bucket/trident/staging", "s3://conn@bucket/trident/sources"),
+        ("hdfs:///trident", "hdfs:///trident/sources"),
+    ],
+)
+def test_lists_of_read_files_are_beside_staging_or_where_the_option_says(
+    monkeypatch: pytest.MonkeyPatch, staging: str, sources: str
+) -> None:
+    monkeypatch.setenv("AIRFLOW_HOME", "/somewhere/airflow")
+    monkeypatch.setenv("AIRFLOW__TRIDENT__STAGING_DIR", staging)
+    monkeypatch.setenv("AIRFLOW_CONN_ZOOKEEPER_DEFAULT", "zookeeper://127.0.0.1:1")
+    assert settings.sources_root() == sources
+    with ZooKeeperHook().get_ledger("words") as ledger:
+        assert ledger.sources_root == sources
+    with ZooKeeperHook().get_ledger("words", staging_dir="/of/the/task") as ledger:
+        assert ledger.sources_root == "/of/the/sources"
+    monkeypatch.setenv("AIRFLOW__TRIDENT__SOURCES_DIR", "/lists")
+    assert settings.sources_root("/of/the/task") == settings.sources_root() == "/lists"
+    monkeypatch.setenv("AIRFLOW__TRIDENT__SOURCES_DIR", "lists")
+    with pytest.raises(ConfigurationError, match=r"sources_dir = 'lists' is another folder in each process"):
+        settings.sources_root()
+
+
+def test_the_doctor_says_that_lists_are_on_another_disk_than_staging(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert not list(doctor._apart(str(tmp_path / "staging")))
+    monkeypatch.setattr(settings, "sources_root", lambda _: "/proc")
+    tmp_path.joinpath("staging").mkdir()
+    (finding,) = doctor._apart(str(tmp_path / "staging"))
+    assert (finding.level, finding.subject) == ("warn", "sources")
+    assert "/proc is on another disk" in finding.text
+    assert "[trident] sources_dir" in finding.text
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 import shutil
 import tempfile
 import uuid
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -83,7 +85,10 @@ def machine_checks(staging_dir: str | None) -> Iterator[Finding]:
     yield _pyspark()
     yield _pandas()
     yield from _configuration()
-    yield _staging(staging_dir)
+    yield _folder("staging", settings.STAGING_DIR, lambda: settings.staging_root(staging_dir))
+    yield _folder("sources", settings.SOURCES_DIR, lambda: settings.sources_root(staging_dir))
+    if not settings.text(settings.SOURCES_DIR):
+        yield from _apart(staging_dir)
 
 
 def ledger_checks(hook: ZooKeeperHook) -> Iterator[Finding]:
@@ -190,15 +195,27 @@ def _configuration() -> Iterator[Finding]:
         yield _ok("config", f"[{settings.SECTION}] {', '.join(changed) or 'all defaults'}")
 
 
-def _staging(staging_dir: str | None) -> Finding:
+def _folder(subject: str, option: settings.Option, root_of: Callable[[], str]) -> Finding:
     try:
-        place = place_at(settings.staging_root(staging_dir))
+        place = place_at(root_of())
     except TridentError as error:
-        return _fail("staging", str(error))
-    return _staging_folder(Path(place.where)) if place.is_local else _staging_objects(place)
+        return _fail(subject, str(error))
+    return _local_folder(subject, option, Path(place.where)) if place.is_local else _objects(subject, place)
 
 
-def _staging_objects(place: Place) -> Finding:
+def _apart(staging_dir: str | None) -> Iterator[Finding]:
+    """Is the folder of lists, which nobody chose, on another disk than staging?"""
+    with suppress(TridentError, OSError):
+        staging, sources = settings.staging_root(staging_dir), settings.sources_root(staging_dir)
+        if os.path.isabs(staging) and os.stat(staging).st_dev != os.stat(sources).st_dev:
+            yield _warn(
+                "sources",
+                f"{sources} is on another disk than {staging}, so other machines may not see it. Set [trident] "
+                f"{settings.SOURCES_DIR.name} to a folder that all share.",
+            )
+
+
+def _objects(subject: str, place: Place) -> Finding:
     """Tries each verb once, since each may have a permission of its own."""
     folder = f".doctor-{uuid.uuid4().hex}"
     try:
@@ -208,17 +225,15 @@ def _staging_objects(place: Place) -> Finding:
         clear(place, folder)
         remaining = list(place.list(folder))
     except (TridentError, FileNotFoundError) as error:
-        return _fail("staging", str(error))
+        return _fail(subject, str(error))
     if probe != (b"x", {f"{folder}/probe": 1}):
-        return _fail("staging", f"{place.where} gives back something else than was put into it.")
+        return _fail(subject, f"{place.where} gives back something else than was put into it.")
     if remaining:
-        return _warn(
-            "staging", f"{place.where} deletes nothing: staged batches stay. Give the right to delete objects."
-        )
-    return _ok("staging", f"{place.where} takes names once, and is read, listed and deleted from")
+        return _warn(subject, f"{place.where} deletes nothing: old files stay. Give the right to delete objects.")
+    return _ok(subject, f"{place.where} takes names once, and is read, listed and deleted from")
 
 
-def _staging_folder(folder: Path) -> Finding:
+def _local_folder(subject: str, option: settings.Option, folder: Path) -> Finding:
     try:
         make_folder(str(folder))
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".doctor-") as probe:
@@ -227,13 +242,13 @@ def _staging_folder(folder: Path) -> Finding:
         free_bytes = shutil.disk_usage(folder).free
     except OSError as error:
         return _fail(
-            "staging",
-            f"{folder} cannot be written ({error.strerror}). Set [trident] staging_dir to a folder that every worker "
+            subject,
+            f"{folder} cannot be written ({error.strerror}). Set [trident] {option.name} to a folder that every worker "
             "and Spark executor may write to.",
         )
     if free_bytes < LITTLE_SPACE_BYTES:
-        return _warn("staging", f"{folder} has only {free_bytes / 2**20:.0f} MB left. Make room.")
-    return _ok("staging", f"{folder} is writable, {free_bytes / 2**30:.0f} GB free")
+        return _warn(subject, f"{folder} has only {free_bytes / 2**20:.0f} MB left. Make room.")
+    return _ok(subject, f"{folder} is writable, {free_bytes / 2**30:.0f} GB free")
 
 
 # ---- the ensemble ----------------------------------------------------------------------------------------------

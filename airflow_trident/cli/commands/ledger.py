@@ -268,8 +268,10 @@ def _past(attempt: PastAttempt) -> str:
 
 @trident_command
 def export(args: Namespace) -> int | None:
+    from airflow_trident.runtime.source_lists import export_ledger
+
     with open_ledger(args) as ledger:
-        everything: dict[str, Json] = ledger.export()
+        everything: dict[str, Json] = export_ledger(ledger)
     text = json.dumps(everything, indent=2)
     if args.output is None:
         print(text)
@@ -284,6 +286,7 @@ def export(args: Namespace) -> int | None:
 @trident_command
 def import_(args: Namespace) -> int | None:
     from airflow_trident.cli.console import topology_of
+    from airflow_trident.runtime.source_lists import import_ledger
     from airflow_trident.runtime.state_agreement import require_agreement
 
     topology = topology_of(args)
@@ -294,7 +297,7 @@ def import_(args: Namespace) -> int | None:
             f"{args.file} cannot be read ({error})", "Name a file that `airflow trident ledger export` wrote."
         ) from error
     with open_ledger(args) as ledger:
-        ledger.import_from(exported)
+        import_ledger(ledger, exported)
         view = ledger.view(0)
         print(f"topology {args.topology}: imported; the next transaction is {view.next_txid}")
         require_agreement(ledger, topology)

@@ -1,4 +1,4 @@
-"""``airflow trident drain | backfill | replay | bisect | repair | skip | accept-source | take-back``.
+"""``airflow trident drain | backfill | replay | bisect | repair | skip | accept-source | take-back | source``.
 
 ``airflow trident rebuild | close``: replay what a state lacks, and close transactions that nobody will replay.
 """
@@ -235,6 +235,25 @@ def accept_source(args: Namespace) -> int | None:
         f"topology {args.topology}: transaction {args.txid} takes its source as it is now and is {record.status}. "
         f"`airflow trident backfill {args.topology} --txid {args.txid}` replays it, or clear its run."
     )
+    return OK
+
+
+@trident_command
+def mark_read(args: Namespace) -> int | None:
+    from airflow_trident.runtime.local import LocalRunner
+    from airflow_trident.runtime.source_lists import mark_read as mark
+    from airflow_trident.spouts.files.new_files import moment_ns
+
+    before_ns = moment_ns("--before", args.before) if args.before else None
+    conf = spark_conf(args.spark_conf)
+    topology, retention = topology_and_retention(args)
+    with open_ledger(args) as ledger, engine_of(args, conf, topology) as engine:
+        root = settings.staging_root(args.staging_dir)
+        runner = LocalRunner(
+            ledger=ledger, topology=topology, engine=engine, staging_root=root, retention=retention, progress=say
+        )
+        txid, marked = mark(runner, args.stream, before_ns)
+    say(f"topology {args.topology}: {marked} more files of stream {args.stream} count as read since transaction {txid}")
     return OK
 
 

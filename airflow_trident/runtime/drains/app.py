@@ -85,7 +85,13 @@ def _drain(order: DrainOrder) -> DrainResult:
     sessions.begin()
     with (
         DriverEngine(sessions) as engine,
-        open_ledger(order.zookeeper, name, root=order.root, chunk_bytes=order.chunk_bytes) as ledger,
+        open_ledger(
+            order.zookeeper,
+            name,
+            root=order.root,
+            chunk_bytes=order.chunk_bytes,
+            sources_root=order.sources_root,
+        ) as ledger,
     ):
         owner = here(Owner.of(order.attempts.owner))
         if owner.is_task:

@@ -91,7 +91,7 @@ class Drain:
         self._size = GroupSize(self.limits, together=self.engine.coalesces(plan).passes)
         self._at_once = AT_ONCE if self._size.together else ALONE_AT_ONCE
         self._states = OpenStates(self.topology)
-        self._coordinators = OpenCoordinators(self.topology)
+        self._coordinators = OpenCoordinators(self.topology, self.ledger)
         self._committer = Committer(
             ledger=self.ledger,
             topology=self.topology,

@@ -49,6 +49,7 @@ class DrainOrder:
     :param root: the folder of all ledgers.
     :param connections: those that the topology's spouts and states name, by id.
     :param chunk_bytes: the ledger keeps staged batches of at most this many bytes.
+    :param sources_root: the place of what spouts keep beside the ledger.
     """
 
     topology: Topology
@@ -61,6 +62,7 @@ class DrainOrder:
     retention: int
     connections: Mapping[str, Connection]
     chunk_bytes: int = 0
+    sources_root: str = ""
 
 
 def connections_of(topology: Topology) -> dict[str, Connection]:

@@ -58,7 +58,7 @@ def process_many(
     left = [one for one in free if one > committed]
     size = GroupSize(DrainLimits(group=group), together=engine.coalesces(topology.compile()).passes)
     with (
-        OpenCoordinators(topology) as coordinators,
+        OpenCoordinators(topology, ledger) as coordinators,
         Passes(
             ledger=ledger,
             topology=topology,

@@ -135,27 +135,6 @@ def changed(where: str, how: str, what: str) -> SourceChangedError:
     )
 
 
-def read_and_changed(path: str, base: str) -> SourceChangedError:
-    """The error for a file of an earlier transaction that has changed since."""
-    return SourceChangedError(
-        f"the file {path!r} in {base!r} was consumed by an earlier transaction and changed since",
-        "Write new files instead of changing old ones; put the old content back, or remove the file. If that "
-        f"transaction is not committed, it may take the file as it is now: {TAKE_AS_IT_IS}.",
-    )
-
-
-def written_anew(paths: Sequence[str], base: str) -> SourceChangedError:
-    """The error for files that count as read, are older than the window, and have new times now."""
-    more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
-    return SourceChangedError(
-        f"the file {paths[0]!r}{more} in {base!r} was consumed by an earlier transaction, or ignored as a late file, "
-        "and was written anew, appended to or touched since",
-        "Remove what was consumed, or put its old time back (then `late_files` decides); give what shall be read "
-        "another name: then it is new. If that transaction is not committed, it may take the file as it is now: "
-        f"{TAKE_AS_IT_IS}.",
-    )
-
-
 def gone(where: str) -> SourceChangedError:
     """The error for a recorded file that is gone."""
     return SourceChangedError(

@@ -1,41 +1,35 @@
-"""Chooses the batches of a FileSpout: from a listing, and from what was read before."""
+"""Decides the batches of a FileSpout by the list of read files."""
 
 from __future__ import annotations
 
-import logging
 import sys
 import time
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from airflow_trident.contracts.spout import Coordinator
-from airflow_trident.errors import TridentError
+from airflow_trident.errors import CorruptRecordError, SourceChangedError, SourceUnavailableError, TridentError
+from airflow_trident.io.place import Place
 from airflow_trident.protocol.outcomes import Lag
-from airflow_trident.spouts.files.batch_limits import BatchLimits
-from airflow_trident.spouts.files.consumed import (
-    ORDERED,
-    UPTO,
-    ChosenFiles,
-    Consumed,
-    consumed_from_json,
-    inner_of,
-    next_batch,
-)
-from airflow_trident.spouts.files.contents import recorded_files
+from airflow_trident.spouts.files.contents import RecordedFile, recorded_files
 from airflow_trident.spouts.files.file_source import FileSource
-from airflow_trident.spouts.files.listing import Listing
-from airflow_trident.spouts.files.marks import name_mark, object_mark
+from airflow_trident.spouts.files.listing import FoundFile, Listing
+from airflow_trident.spouts.files.new_files import BatchRules, FileSearch, NewFiles, record_of
 from airflow_trident.spouts.files.object_files import ObjectFiles
-from airflow_trident.spouts.files.ordered import (
-    ChosenInOrder,
-    ReadInOrder,
-    next_in_order,
-    read_in_order_from_json,
+from airflow_trident.spouts.files.read_list import (
+    UPTO,
+    ReadList,
+    ReadPosition,
+    ReadRecord,
+    inner_of,
+    position_in,
+    sweep,
 )
 from airflow_trident.types import Json
 
-_log = logging.getLogger(__name__)
 LARGE_FOLDER_FILES = 100
 LISTING_AGE = 20
 SHORT_LISTING_AGE, SHORT_LISTING_S = 100, 5.0
@@ -59,8 +53,7 @@ class Listings:
         if self._last is None:
             return None
         listing, taken_ns = self._last
-        age_ns = time.monotonic_ns() - taken_ns
-        return listing.taken_ago(age_ns) if age_ns <= kept_ns(listing.took_ns) else None
+        return listing if time.monotonic_ns() - taken_ns <= kept_ns(listing.took_ns) else None
 
     def new(self) -> Listing:
         listing = self._source.list()
@@ -73,134 +66,162 @@ def kept_ns(took_ns: int) -> int:
     return max(LISTING_AGE * took_ns, min(SHORT_LISTING_AGE * took_ns, int(SHORT_LISTING_S * 1e9)))
 
 
-@dataclass(frozen=True)
+@dataclass
 class FileCoordinator(Coordinator):
     """Metadata: ``files`` as [path below the base, size in bytes, mtime in ns, digest], oldest first, and what has been
-    read with them (:class:`airflow_trident.spouts.files.consumed.Consumed`). For objects the digest is the ETag, and
-    the version follows if the bucket keeps versions."""
+    read with them (:class:`airflow_trident.spouts.files.read_list.ReadPosition`). For objects the digest is the ETag,
+    and the version follows if the bucket keeps versions."""
 
     source: FileSource
-    limits: BatchLimits
+    rules: BatchRules
     listings: Listings
     digest_bytes: int
+    _reader: ReadList = field(default_factory=ReadList)
+
+    def keep_notes_in(self, place: Place) -> None:
+        self._reader = ReadList(place)
 
     def is_ready(self, previous: Json) -> bool:
-        return self._look(previous, self.source.base()) is not None
+        return bool(self._look(previous).batches)
 
     def initialize_transaction(self, txid: int, previous: Json) -> Json:
         """
         :raises SourceChangedError: a file that was read has changed.
         :raises SourceUnavailableError: a file is still being written.
-        :raises ConfigurationError: a file came too late, and `late_files` is "error".
+        :raises CorruptRecordError: the list of read files is lost or damaged.
         """
         return next(iter(self.next_batches(txid, previous, 1)), None)
 
     def next_batches(self, txid: int, previous: Json, most: int) -> list[Json]:
-        """All from one listing. The metadata of the last batch has what was read with all of them, and an error is
-        about the last one."""
-        base = self.source.base()
-        choice = self._remembered(previous, base, most) or self._look(previous, base, most)
-        if choice is None:
+        """All from one listing. The metadata of the last batch has what was read with all of them."""
+        chosen = self._remembered(previous, most) or self._look(previous, most)
+        if not chosen.batches:
             return []
-        if isinstance(choice, ChosenFiles) and choice.nameless:
-            _log.warning(
-                "FileSpout(%r): %d files that were read went away or were written anew since the last batch. So many "
-                "changes at once cannot be told apart: a file that was written anew is read again.",
-                self.source.text,
-                choice.nameless,
-            )
-        claimed = {file.path: file for file in self.source.claimed(base, choice.files, self.digest_bytes)}
-        after = choice.after({path: file.digest for path, file in claimed.items()})
-        upto = txid + len(choice.batches) - 1
-        found: list[Json] = []
-        for batch in choice.batches:
-            said: dict[str, Json] = after.to_json() if txid + len(found) == upto else {UPTO: upto}
-            found.append({"files": [claimed[file.path].to_json() for file in batch], **said})
-        return found
+        base, upto = self.source.base(), txid + len(chosen.batches) - 1
+        claimed = {file.path: file for file in self.source.claimed(base, chosen.files, self.digest_bytes)}
+        self._reader.position = ReadPosition.from_json(previous)
+        read = self._reader.add(upto, [*chosen.touched, *map(_record_of, claimed.values())])
+        after = {**read.to_json(), **self._more(chosen)}
+        answers: list[Json] = []
+        for number, batch in enumerate(chosen.batches, txid):
+            more: Mapping[str, Json] = after if number == upto else {UPTO: upto}
+            answers.append({"files": [claimed[file.path].to_json() for file in batch], **more})
+        return answers
 
     def size_bytes(self, metadata: Json) -> int:
         return sum(file.size for file in recorded_files(metadata, ""))
 
     def accept_source(self, metadata: Json) -> Json:
         base = self.source.base()
-        files = self.source.as_they_are(base, recorded_files(metadata, base), self.digest_bytes)
-        after = inner_of(metadata) or _position(metadata).knows(files).to_json()
-        return {"files": [file.to_json() for file in files], **after}
+        before = recorded_files(metadata, base)
+        assert isinstance(metadata, dict)
+        files = self.source.as_they_are(base, before, self.digest_bytes)
+        return {**metadata, "files": [file.to_json() for file in files], **_with(metadata, files, before)}
 
     def follow_source(self, later: Json, accepted: Json) -> Json:
         assert isinstance(later, dict)
-        if inner_of(later):
-            return later
-        known = _position(later).knows(recorded_files(accepted, self.source.base()))
-        return {**later, **known.to_json()}
+        return {**later, **_with(later, recorded_files(accepted, self.source.base()))}
+
+    def sweep_notes(self, kept: Sequence[Json], upto: int) -> None:
+        if self._reader.place is not None:
+            sweep(self._reader.place, filter(None, map(position_in, kept)), upto)
+
+    def mark_read(self, txid: int, previous: Json, before_ns: int | None) -> tuple[Json, int]:
+        """The metadata of a transaction without files, after which all files that are there count as read, as they are
+        now; and the number of those that did not. If the list of read files is damaged, a new one begins.
+
+        :param before_ns: only older files.
+        """
+        files = [file for file in self.listings.new().files if before_ns is None or file.mtime_ns < before_ns]
+        try:
+            self._reader.position = ReadPosition.from_json(previous)
+            self._reader.require_whole()
+        except (CorruptRecordError, SourceChangedError):
+            self._reader.position = ReadPosition()
+        read = self._reader.records_of(record_of(file).name for file in files)
+        new = [file for file in files if (now := record_of(file)).name not in read or read[now.name].stamp != now.stamp]
+        claimed = self.source.claimed(self.source.base(), new, self.digest_bytes) if new else ()
+        position = self._reader.add(txid, map(_record_of, claimed)).to_json()
+        after = {"after": previous["after"]} if isinstance(previous, dict) and "after" in previous else {}
+        return {"files": [], **position, **after}, len(new)
 
     def lag(self, position: Json) -> Lag | None:
         """Files that are too young (`min_age_s`) do not count."""
-        unlimited = replace(self, limits=replace(self.limits, max_files=sys.maxsize, max_bytes=sys.maxsize))
-        listing = self.listings.remembered() or self.listings.new()
-        rest = unlimited._choose(listing, position, self.source.base())
-        files = [] if rest is None else rest.files
-        return {"files": len(files), "bytes": sum(file.size for file in files)}
+        unlimited = replace(self.rules, max_files=sys.maxsize, max_bytes=sys.maxsize)
+        return _amount(self._choose(self.listings.remembered() or self.listings.new(), position, 1, unlimited).files)
 
-    def _remembered(self, previous: Json, base: str, most: int) -> ChosenFiles | None:
+    def _more(self, chosen: NewFiles) -> Mapping[str, Json]:
+        """What the metadata has beside files and position."""
+        return {}
+
+    def _look(self, previous: Json, most: int = 1) -> NewFiles:
+        return self._choose(self.listings.new(), previous, most, self.rules)
+
+    def _remembered(self, previous: Json, most: int) -> NewFiles | None:
         """The choice from the last listing, if the files of the batches are still as listed."""
-        listing = self.listings.remembered()
+        listing, base = self.listings.remembered(), self.source.base()
         if listing is None:
             return None
         with suppress(TridentError):  # a new listing decides whether something is wrong
-            choice = self._choose(listing, previous, base, most)
-            if choice is not None and all(self.source.is_as_listed(base, file) for file in choice.files):
-                return choice
+            chosen = self._choose(listing, previous, most, self.rules)
+            if chosen.batches and all(self.source.is_as_listed(base, file) for file in chosen.files):
+                return chosen
         return None
 
-    def _look(self, previous: Json, base: str, most: int = 1) -> ChosenFiles | ChosenInOrder | None:
-        return self._choose(self.listings.new(), previous, base, most)
+    def _choose(self, listing: Listing, previous: Json, most: int, rules: BatchRules) -> NewFiles:
+        return self._looking(previous, rules).next_batches(listing.files, most)
 
-    def _choose(self, listing: Listing, previous: Json, base: str, most: int = 1) -> ChosenFiles | None:
-        return next_batch(
-            listing,
-            consumed_from_json(previous),
-            self.limits,
-            base=base,
-            now_ns=time.time_ns(),
-            content_of=lambda file: self.source.content_of(base, file),
-            most=most,
-        )
+    def _looking(self, previous: Json, rules: BatchRules) -> FileSearch:
+        base = self.source.base()
+        self._reader.position = ReadPosition.from_json(previous)
+        content_of = partial(_content_of, self.source, base)
+        return FileSearch(reader=self._reader, rules=rules, base=base, now_ns=time.time_ns(), content_of=content_of)
 
 
 class OrderedCoordinator(FileCoordinator):
-    """Metadata: ``files`` as of a FileCoordinator, by name, and what has been read with them
-    (:class:`airflow_trident.spouts.files.ordered.ReadInOrder`)."""
+    """Metadata: as of a FileCoordinator, in the order of names; ``after``: the name behind which a listing begins."""
 
     def lag(self, position: Json) -> Lag | None:
         """None: there are more files than one listing for a batch shows."""
-        choice = self._look(position, self.source.base())
-        if choice is None:
-            return {"files": 0, "bytes": 0}
-        return {"files": len(choice.new), "bytes": sum(file.size for file in choice.new)} if choice.complete else None
+        chosen = self._look(position)
+        return _amount([*chosen.files, *chosen.rest]) if chosen.is_all else None
 
-    def _remembered(self, previous: Json, base: str, most: int) -> None:
+    def _more(self, chosen: NewFiles) -> Mapping[str, Json]:
+        return {"after": chosen.after}
+
+    def _remembered(self, previous: Json, most: int) -> None:
         """Never: a new listing is short."""
 
-    def _look(self, previous: Json, base: str, most: int = 1) -> ChosenInOrder | None:
-        before = self._before(previous, base)
+    def _look(self, previous: Json, most: int = 1) -> NewFiles:
+        """If `ordered_names` was set only now, one listing begins at the first name."""
         assert isinstance(self.source, ObjectFiles)
-        found = self.source.behind(before.upto)
-        return next_in_order(found, before, self.limits, base=base, now_ns=time.time_ns(), most=most)
-
-    def _before(self, previous: Json, base: str) -> ReadInOrder:
-        """If `ordered_names` was set only now, one listing of everything shows what was read before."""
-        if not isinstance(previous, dict) or ORDERED in previous or "cursor" not in previous:
-            return read_in_order_from_json(previous)
-        every = replace(self.limits, max_files=sys.maxsize, max_bytes=sys.maxsize, min_age_ns=0)
-        listing = self.source.list()
-        choice = replace(self, limits=every)._choose(listing, previous, base)
-        new = {file.path for file in choice.files} if choice else set()
-        read = [file for file in listing.files if file.path not in new]
-        seen = {name_mark(file.path): object_mark(file.size, file.etag) for file in read}
-        return ReadInOrder(seen=seen, last=max((file.path for file in read), default=""))
+        after = str(previous.get("after", "")) if isinstance(previous, dict) else ""
+        return self._looking(previous, self.rules).next_in_order(self.source.behind(after), after, most)
 
 
-def _position(metadata: Json) -> Consumed | ReadInOrder:
-    ordered = isinstance(metadata, dict) and ORDERED in metadata
-    return read_in_order_from_json(metadata) if ordered else consumed_from_json(metadata)
+def _record_of(file: RecordedFile) -> ReadRecord:
+    return record_of(FoundFile(file.path, file.size, file.mtime_ns, 0, file.etag), file.digest)
+
+
+def _with(metadata: Json, files: Iterable[RecordedFile], before: Iterable[RecordedFile] = ()) -> dict[str, Json]:
+    """The position in the metadata, if it has one, with these files as they are described here.
+
+    :param before: as they are described in it.
+    """
+    if inner_of(metadata):
+        return {}
+    changed = set(map(_record_of, files)).difference(map(_record_of, before))
+    return ReadPosition.from_json(metadata).with_newer(sorted(changed, key=ReadRecord.to_bytes)).to_json()
+
+
+def _content_of(source: FileSource, base: str, file: FoundFile) -> str:
+    try:
+        return source.content_of(base, file)
+    except OSError as error:
+        raise SourceUnavailableError(
+            f"the file {file.path!r} in {base!r} cannot be read ({error.strerror or error})", "Let this user read it."
+        ) from error
+
+
+def _amount(files: Sequence[FoundFile]) -> Lag:
+    return {"files": len(files), "bytes": sum(file.size for file in files)}

@@ -26,8 +26,6 @@ class FileSource(ABC):
 
     is_local: bool
     """Are these paths of a file system, which Spark's own readers and scripts can use?"""
-    dates_moves = True
-    """Does a time of a file (`FoundFile.ctime_ns`) say when it got its name?"""
 
     @property
     @abstractmethod

@@ -54,7 +54,6 @@ class HdfsFiles(FileSource):
     parts: tuple[str, ...]
     written: str
     is_local = False
-    dates_moves = False
 
     @classmethod
     def parse(cls, subject: str, uri: str, recursive: bool) -> HdfsFiles:

@@ -7,7 +7,7 @@ import re
 import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
 from operator import attrgetter
@@ -36,10 +36,6 @@ class FoundFile:
         """Sort key: oldest first; files with the same time in the order of their paths."""
         return self.mtime_ns, self.path
 
-    @property
-    def folder(self) -> str:
-        return self.path.rpartition("/")[0]
-
 
 by_place: Callable[[FoundFile], Any] = attrgetter("mtime_ns", "path")
 """`place` without a Python call for each file, because each transaction sorts thousands of files."""
@@ -51,10 +47,6 @@ class Listing:
 
     files: tuple[FoundFile, ...]
     took_ns: int
-
-    def taken_ago(self, age_ns: int) -> Listing:
-        """The same listing, `age_ns` later: as if it had taken that much longer."""
-        return replace(self, took_ns=self.took_ns + age_ns)
 
 
 @dataclass(frozen=True, slots=True)

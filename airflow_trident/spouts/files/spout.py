@@ -7,22 +7,23 @@ and must not change as long as their transaction may be replayed. Objects of a s
 
 from __future__ import annotations
 
-import sys
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Never
 
 from airflow_trident.contracts.spout import Spout, one_of, require_at_least, require_simple_types
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.paths import AnyPath, is_hdfs_uri, is_object_uri, require_local_path, text_of_path
-from airflow_trident.spouts.files.batch_limits import BatchLimits, LateFiles
 from airflow_trident.spouts.files.contents import DIGEST_BYTES
 from airflow_trident.spouts.files.file_source import FileSource, LocalFiles
 from airflow_trident.spouts.files.listing import FilePattern
+from airflow_trident.spouts.files.new_files import BatchRules, ChangedFiles, moment_ns
 from airflow_trident.spouts.files.path_fields import PathFields
 from airflow_trident.spouts.files.read_options import CsvDialect, FileFormat, ReadOptions
 from airflow_trident.types import FieldSpec, Json, Schema, parse_declared
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from airflow_trident.io.datasets import Dataset
     from airflow_trident.spouts.files.coordinator import FileCoordinator, Listings
     from airflow_trident.spouts.files.emitter import FileEmitter
@@ -30,6 +31,13 @@ if TYPE_CHECKING:
 DEFAULT_MAX_FILES = 1000
 DEFAULT_MAX_BYTES = 256 << 20
 DEFAULT_SPLIT_BYTES = 32 << 20
+DEFAULT_LOOKBACK_S = 3600.0
+_GONE = {
+    "late_window_s": "Leave it out: a file whose name was not read is new, however old it is. Of `ordered_names`, "
+    "`lookback_s` says how much older than the newest read object a new one's neighbours by name may be.",
+    "late_files": "Leave it out: a file whose name was not read is new, however old it is. `since` leaves out "
+    "old ones; `airflow trident source mark-read` leaves out those that are there.",
+}
 
 
 class FileSpout(Spout):
@@ -47,9 +55,8 @@ class FileSpout(Spout):
         as Hive and Spark write them. ``_file`` is the file's name, with the folders below the path.
     :param max_files, max_bytes: of one batch; a single larger file is a batch by itself.
     :param min_age_s: younger files are left for later.
-    :param late_window_s: how much older than the newest read file a new file may be and still be recognised as new. In
-        an HDFS, where files keep their times when they are moved, all files are within it.
-    :param late_files: what to do with older files, which may be new or only touched: ``error``, ``take`` or ``ignore``.
+    :param since: older files are never read: a datetime with a time zone, or its ISO text.
+    :param changed: a read file that has another content now is an ``error``, or ``read`` takes it again, whole.
     :param header: the first record of a csv file names its columns.
     :param delimiter, quote, escape, null: how csv files are written, if not as RFC 4180 has it
         (:class:`airflow_trident.spouts.files.read_options.CsvDialect`).
@@ -59,8 +66,8 @@ class FileSpout(Spout):
     :param digest_bytes: of larger files no digest of the content is recorded: they are identified by size and time
         alone. Of objects the ETag is recorded, whatever their size.
     :param ordered_names: for objects: the name of a new object always sorts after the names of all objects that are
-        older than the newest read one by more than `late_window_s`. Then a listing begins after those, and batches are
-        in the order of names.
+        older than the newest read one by more than `lookback_s`. Then a listing begins after those, and batches are in
+        the order of names.
     :raises ConfigurationError: an argument is wrong, or arguments contradict each other.
     """
 
@@ -74,8 +81,8 @@ class FileSpout(Spout):
         max_files: int = DEFAULT_MAX_FILES,
         max_bytes: int = DEFAULT_MAX_BYTES,
         min_age_s: float = 0.0,
-        late_window_s: float = 3600.0,
-        late_files: str = "error",
+        since: datetime | str | None = None,
+        changed: str = "error",
         header: bool = True,
         delimiter: str = ",",
         quote: str | None = '"',
@@ -87,17 +94,24 @@ class FileSpout(Spout):
         encoding_errors: str = "error",
         digest_bytes: int = DIGEST_BYTES,
         ordered_names: bool = False,
+        lookback_s: float = DEFAULT_LOOKBACK_S,
+        **gone: Never,
     ) -> None:
+        for name in gone:
+            if name not in _GONE:
+                raise TypeError(f"FileSpout has no argument {name!r}")
+            raise ConfigurationError(f"FileSpout with {name}: it went with the exact list of read files", _GONE[name])
         kind = FileFormat(one_of("FileSpout", "format", format, tuple(FileFormat)))
         require_at_least(1, "FileSpout", max_files=max_files, max_bytes=max_bytes, split_bytes=split_bytes)
-        require_at_least(0, "FileSpout", min_age_s=min_age_s, late_window_s=late_window_s, digest_bytes=digest_bytes)
+        require_at_least(0, "FileSpout", min_age_s=min_age_s, lookback_s=lookback_s, digest_bytes=digest_bytes)
         self._source, self._recursive = _source(path, recursive), recursive
-        self._limits = BatchLimits(
+        self._rules = BatchRules(
             max_files=max_files,
             max_bytes=max_bytes,
             min_age_ns=int(min_age_s * 1e9),
-            late_window_ns=int(late_window_s * 1e9) if self._source.dates_moves else sys.maxsize,
-            late_files=LateFiles(one_of("FileSpout", "late_files", late_files, tuple(LateFiles))),
+            since_ns=None if since is None else moment_ns("since", since),
+            changed=ChangedFiles(one_of("FileSpout", "changed", changed, tuple(ChangedFiles))),
+            lookback_ns=int(lookback_s * 1e9),
         )
         self._reading = ReadOptions(
             format=kind,
@@ -114,6 +128,12 @@ class FileSpout(Spout):
         self._ordered = ordered_names
         if ordered_names:
             self._require_ordered(path)
+        elif lookback_s != DEFAULT_LOOKBACK_S:
+            raise ConfigurationError(
+                f"FileSpout with lookback_s={lookback_s} without ordered_names=True: it says where a listing by name "
+                "begins",
+                "Leave it out: a file whose name was not read is new, however old it is.",
+            )
 
     def _require_ordered(self, path: AnyPath) -> None:
         """:raises ConfigurationError: `ordered_names` has no meaning for these files, or with the other arguments."""
@@ -123,12 +143,6 @@ class FileSpout(Spout):
             raise ConfigurationError(
                 f"FileSpout({path!r}) with ordered_names=True: it is of folders, which are listed whole",
                 "Leave it out, or read from an object store.",
-            )
-        if self._limits.late_files is not LateFiles.ERROR:
-            raise ConfigurationError(
-                f"FileSpout with ordered_names=True and late_files={self._limits.late_files.value!r}: what comes late "
-                "is not looked for",
-                "Leave one of them out.",
             )
 
     @property
@@ -146,7 +160,7 @@ class FileSpout(Spout):
         from airflow_trident.spouts.files.coordinator import FileCoordinator, OrderedCoordinator
 
         kind = OrderedCoordinator if self._ordered else FileCoordinator
-        return kind(self._source, self._limits, self._listings, self._digest_bytes)
+        return kind(self._source, self._rules, self._listings, self._digest_bytes)
 
     def emitter(self) -> FileEmitter:
         from airflow_trident.spouts.files.emitter import FileEmitter
