@@ -41,7 +41,7 @@ def topology_of(name):
     words = topology.new_stream("lines", FixedBatchSpout("word string", [f"word{n % 3}" for n in range(9)], 3))
     words = words.each("word", patient, "loud string")
     words.group_by("loud").persistent_aggregate(PostgresState("store", schema="SCHEMA"), Count(), "count")
-    if name == "rewritten":
+    if name in ("as_client", "rewritten"):
         table = DeltaTable(f"FOLDER/latest_of_{name}")
         stamped = words.each("loud", At(), "at long").project("loud, at")
         stamped.persist_table(table, mode="rewrite", keys="loud", name="latest")
@@ -61,6 +61,7 @@ def play(name, conn_id, **arguments):
     return dag
 
 in_cluster = play("in_cluster", "spark_cluster", deferrable=True)
+as_client = play("as_client", "spark_client", max_transactions=2)
 by_command = play("by_command", "spark_client")
 rewritten = play("rewritten", "spark_cluster", max_transactions=2)
 
@@ -78,7 +79,7 @@ PROGRAM = (
 import os, subprocess, sys, time
 from contextlib import suppress
 import psutil
-from plays import SMALL, held, in_cluster, rewritten
+from plays import SMALL, as_client, held, in_cluster, rewritten
 from airflow_trident.errors import SparkJobError
 from airflow_trident import settings
 from airflow_trident.hooks.zookeeper import ZooKeeperHook
@@ -154,7 +155,7 @@ attempts = ended_by_the_next(
 
 os.unlink("FOLDER/blocked")
 runs = {}
-for dag in (in_cluster, rewritten):
+for dag in (in_cluster, as_client, rewritten):
     (ti,) = dag.test().get_task_instances()
     runs[dag.dag_id] = [ti.state, ti.xcom_pull("drain"), held(dag.dag_id)]
 shown = [running, repr(kept), *started]
@@ -203,8 +204,10 @@ def test_a_drain_runs_whole_in_a_cluster_and_what_is_killed_there_is_taken_up_by
     assert printed[0].count("the drain of topology 'in_cluster' runs in the cluster as driver-") == 2
     assert printed[1]
     assert "the drain of topology 'in_cluster' runs in the cluster as driver-" not in printed[2]
-    # counts, and a table with the last transaction of each word, which the driver opens itself
-    assert result["runs"]["rewritten"] == ["success", [1, 2], [twice, 2, twice, 2]]
+    # counts, and a table with the last transaction of each word
+    assert result["runs"]["as_client"] == ["success", [1, 2], [twice, 2, twice, 2]]
+    # in a driver of the cluster, too, which opens the table itself
+    assert result["runs"]["rewritten"] == result["runs"]["as_client"]
     assert "rows into state count" in airflow_home.output
 
     command = ("trident", "drain", "by_command", "--dag", "by_command", "--spark-conn-id", "spark_client")
