@@ -60,10 +60,10 @@ def overviews(
     :param latest: how many of the last transactions are read.
     :param lowest_of: gives one more transaction to read, from the view.
     """
-    found: dict[str, Overview | TridentError] = {}
+    overviews_by_name: dict[str, Overview | TridentError] = {}
     for at in range(0, len(names), TOGETHER):
-        found |= _Reading(znodes, root, latest, lowest_of).of(names[at : at + TOGETHER])
-    return found
+        overviews_by_name |= _Reading(znodes, root, latest, lowest_of).of(names[at : at + TOGETHER])
+    return overviews_by_name
 
 
 class _Reading:
@@ -78,14 +78,14 @@ class _Reading:
 
     def of(self, names: Sequence[str]) -> dict[str, Overview | TridentError]:
         paths = self._paths(names)
-        self._cache.fetch(path for one in paths.values() for path in one.about(0))
-        snaps = {name: Snapshot(one, self._cache, 0) for name, one in paths.items()}
+        self._cache.fetch(path for ledger_paths in paths.values() for path in ledger_paths.about(0))
+        snaps = {name: Snapshot(ledger_paths, self._cache, 0) for name, ledger_paths in paths.items()}
         views = dict(self._each(snaps, lambda snap: snap.view(0)))
         wanted = {name: self._wanted(view) for name, view in views.items()}
         self._cache.fetch(paths[name].tx(txid) for name, txids in wanted.items() for txid in txids)
-        known = {snaps[name]: (txids, self._lowest_of(views[name])) for name, txids in wanted.items()}
+        read_txids = {snaps[name]: (txids, self._lowest_of(views[name])) for name, txids in wanted.items()}
         records = dict(
-            self._each({name: snaps[name] for name in views}, lambda snap: self._records(snap, *known[snap]))
+            self._each({name: snaps[name] for name in views}, lambda snap: self._records(snap, *read_txids[snap]))
         )
         workers = self._workers({name: paths[name] for name in records if self._lowest_of(views[name]) is not None})
         whole = {
@@ -108,10 +108,10 @@ class _Reading:
         return dict(self._each(places, paths))
 
     def _each(self, all_: Mapping[str, K], read: Callable[[K], V]) -> Iterator[tuple[str, V]]:
-        for name, one in all_.items():
+        for name, subject in all_.items():
             if name not in self._failed:
                 try:
-                    yield name, read(one)
+                    yield name, read(subject)
                 except TridentError as error:
                     self._failed[name] = error
 
@@ -132,19 +132,19 @@ class _Reading:
         self,
         view: LedgerView,
         outcome: CoordinatorOutcome | None,
-        known: Mapping[int, TxRecord | None],
+        records: Mapping[int, TxRecord | None],
         workers: tuple[Worker, ...],
     ) -> Overview:
         first = max(1, view.next_txid - self._latest)
-        latest = tuple(one for txid, one in sorted(known.items()) if one is not None and txid >= first)
+        latest = tuple(record for txid, record in sorted(records.items()) if record is not None and txid >= first)
         lowest = self._lowest_of(view)
-        return Overview(view, outcome, latest, None if lowest is None else known.get(lowest), workers)
+        return Overview(view, outcome, latest, None if lowest is None else records.get(lowest), workers)
 
     def _workers(self, paths: Mapping[str, LedgerPaths]) -> dict[str, tuple[Worker, ...]]:
-        self._cache.fetch([], [one.workers for one in paths.values()])
+        self._cache.fetch([], [ledger_paths.workers for ledger_paths in paths.values()])
         nodes = {
-            name: [f"{one.workers}/{worker}" for worker in sorted(self._cache.folder(one.workers))]
-            for name, one in paths.items()
+            name: [f"{ledger_paths.workers}/{worker}" for worker in sorted(self._cache.folder(ledger_paths.workers))]
+            for name, ledger_paths in paths.items()
         }
         self._cache.fetch(path for each in nodes.values() for path in each)
         return {

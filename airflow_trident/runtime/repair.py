@@ -66,9 +66,12 @@ def repair(
         states belong to another ledger, and nobody takes them over.
     :raises CorruptError: the states contradict each other, or the topology lacks a stream that has to be replayed.
     """
-    held = {name: _held(topology, name) for name in topology.states}
+    markers_by_state = {name: _held(topology, name) for name in topology.states}
     knowing = {name for name, spec in topology.states.items() if spec.factory.capabilities.knows_txids}
-    seed = seed_from({name: one for name, one in held.items() if one.incarnation or name in knowing}, _known(ledger))
+    seed = seed_from(
+        {name: marker for name, marker in markers_by_state.items() if marker.incarnation or name in knowing},
+        _known(ledger),
+    )
     if seed is None:
         raise TransitionError(
             f"no state of topology {topology.name!r} holds a transaction", "There is nothing to seed a ledger from."
@@ -78,7 +81,7 @@ def repair(
     if other is not None and not dry_run:
         raise other
     _tell(topology.name, seed, progress)
-    markers = {name: held[name] for name in knowing if held[name].incarnation}
+    markers = {name: markers_by_state[name] for name in knowing if markers_by_state[name].incarnation}
     first = min(seed.unfinished_txids, default=seed.next_txid)
 
     def clean() -> None:
@@ -113,11 +116,11 @@ def _require_streams(topology: Topology, seed: Seed) -> None:
     """
     :raises CorruptError: a replay would leave out what the states that have the transaction took from such a stream.
     """
-    gone = sorted((seed.unfinished or {}).keys() - topology.spouts.keys())
-    if gone:
+    missing = sorted((seed.unfinished or {}).keys() - topology.spouts.keys())
+    if missing:
         raise CorruptError(
             f"transaction {seed.next_txid - 1} is not in every state, and must be replayed; it may have read stream "
-            f"{gone[0]!r}, which topology {topology.name!r} has no more",
+            f"{missing[0]!r}, which topology {topology.name!r} has no more",
             "Repair with the DAG as it was and replay the transaction; then change the DAG.",
         )
 

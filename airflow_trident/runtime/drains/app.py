@@ -117,8 +117,8 @@ def here(owner: Owner) -> Owner:
 
 
 def _known(order: DrainOrder, conn_id: str) -> connections.Connection:
-    found = order.connections.get(conn_id)
-    return found if found is not None else connections.from_environment(conn_id)
+    connection = order.connections.get(conn_id)
+    return connection if connection is not None else connections.from_environment(conn_id)
 
 
 def _leave() -> NoReturn:

@@ -193,10 +193,14 @@ class Drain:
                 return isinstance(begun, Full)
             self._begun += len(begun)
             self._passes.begin([began(record) for record in new_records(begun)])
-            for one in begun:
-                if one.new or one.record is None or one.record.status in (Status.COMMITTING, Status.COMMITTED):
+            for begun_now in begun:
+                if (
+                    begun_now.new
+                    or begun_now.record is None
+                    or begun_now.record.status in (Status.COMMITTING, Status.COMMITTED)
+                ):
                     continue  # an earlier try of this task still runs
-                self._passes.alone(one.txid)
+                self._passes.alone(begun_now.txid)
         return False
 
     def _coordinate(self, claims: Sequence[Claim]) -> BeginResult:
@@ -221,8 +225,8 @@ class Drain:
         if not goes_on or not self._may_begin():
             return 0
         seen = self.ledger.view(0, remembered=True)
-        upto = max(seen.pointer.committed, tickets[-1].txid)
-        seen = replace(seen, pointer=replace(seen.pointer, committed=upto))
+        pointer = max(seen.pointer.committed, tickets[-1].txid)
+        seen = replace(seen, pointer=replace(seen.pointer, committed=pointer))
         if self._has_no_room(seen):
             return 0
         room = (self._max_pending - seen.pending) // self._most()
@@ -260,13 +264,13 @@ class Drain:
 
     def _most(self, groups: int = 1) -> int:
         """How many transactions begin together."""
-        many, left = groups * self._size.now, self.limits.max_transactions
-        return many if left is None else min(many, left - self._begun)
+        many, remaining = groups * self._size.now, self.limits.max_transactions
+        return many if remaining is None else min(many, remaining - self._begun)
 
-    def _asks_lag(self, most: int) -> bool:
+    def _asks_lag(self, count: int) -> bool:
         """Only from time to time, because it reads the sources; and at the last transaction that this drain may
         begin."""
-        if time.monotonic() < self._lag_due and self._begun + most != self.limits.max_transactions:
+        if time.monotonic() < self._lag_due and self._begun + count != self.limits.max_transactions:
             return False
         self._lag_due = time.monotonic() + LAG_EVERY_S
         return True
@@ -304,22 +308,22 @@ class Drain:
         self._goes_on = remembered  # at the end nobody would process the next transactions
 
         def sweep() -> tuple[AlreadyCommitted | Wait | Blocked, LedgerView]:
-            result = self._committer.commit(target, take_over=take_over, states=self._states, remembered=remembered)
-            self._committed += result.committed
-            return result.own, result.view
+            swept = self._committer.commit(target, take_over=take_over, states=self._states, remembered=remembered)
+            self._committed += swept.committed
+            return swept.own, swept.view
 
         if not wait_s:
             sweep()
             return
-        own = wait_while_undecided(
+        verdict = wait_while_undecided(
             self.ledger, target, sweep, wait_s=wait_s, look_every_s=LOOK_EVERY_S, look=nobody_looks, say=self.progress
         )
-        if isinstance(own, Blocked):
-            tx = self.ledger.view(own.by).tx
+        if isinstance(verdict, Blocked):
+            tx = self.ledger.view(verdict.by).tx
             if tx is not None and tx.status is Status.FAILED:
-                self._ended = self._ended or blocked(self.topology.name, own)
-        elif isinstance(own, Wait):
+                self._ended = self._ended or blocked(self.topology.name, verdict)
+        elif isinstance(verdict, Wait):
             self._ended = self._ended or TridentError(
-                f"transaction {target} of topology {self.topology.name!r} is not committed: {own.why}",
+                f"transaction {target} of topology {self.topology.name!r} is not committed: {verdict.why}",
                 f"See `airflow trident ledger list {self.topology.name}` for who holds it.",
             )

@@ -71,15 +71,15 @@ def connections_of(topology: Topology) -> dict[str, Connection]:
     :raises ConfigurationError: there is no such connection, or its key file cannot be read here.
     """
     stores = [spec.factory for spec in topology.states.values()]
-    ids = {name for one in (*topology.spouts.values(), *stores) for name in _ids(one, _DEPTH)}
+    ids = {name for holder in (*topology.spouts.values(), *stores) for name in _ids(holder, _DEPTH)}
     return {name: GCS.portable(connections.resolve(name)) for name in sorted(ids)}
 
 
-def _ids(thing: Any, depth: int) -> Iterator[str]:
+def _ids(part: Any, depth: int) -> Iterator[str]:
     """A part of a spout or state may have a ``conn_id``. It is left out if explicit settings override it."""
-    if not type(thing).__module__.startswith("airflow_trident.") or not depth:
+    if not type(part).__module__.startswith("airflow_trident.") or not depth:
         return
-    members = {one.name: getattr(thing, one.name) for one in fields(thing)} if is_dataclass(thing) else vars(thing)
+    members = {member.name: getattr(part, member.name) for member in fields(part)} if is_dataclass(part) else vars(part)
     explicit = members.get("connection") or members.get("_connection")
     for name, value in members.items():
         if name.lstrip("_") == "conn_id":
@@ -116,22 +116,22 @@ def place(order: DrainOrder) -> DrainFiles:
     :raises ConfigurationError: something in the topology cannot be pickled.
     """
     content = ship(order, f"topology {order.topology.name!r}")
-    folder, own = f"{order.staging_root.rstrip('/')}/{_FOLDER}", uuid.uuid4().hex
-    name = _NAMES.of(order.topology.name, own)
+    folder, drain_id = f"{order.staging_root.rstrip('/')}/{_FOLDER}", uuid.uuid4().hex
+    name = _NAMES.of(order.topology.name, drain_id)
     placed = driver_orders.place(folder, name, ".order", content)
     driver_orders.sweep(folder)
-    return DrainFiles(order=placed, result=f"{folder}/{name}.result", name=own)
+    return DrainFiles(order=placed, result=f"{folder}/{name}.result", name=drain_id)
 
 
 def answer(path: str, outcome: DrainResult | TridentError) -> None:
     """Writes the whole result or nothing: the driver may be killed at any point."""
     if isinstance(outcome, TridentError):
-        said: dict[str, Any] = {"error": to_json(outcome)}
+        content: dict[str, Any] = {"error": to_json(outcome)}
     else:
-        said = {"committed": outcome.committed, "rows_read": outcome.rows_read}
+        content = {"committed": outcome.committed, "rows_read": outcome.rows_read}
         if outcome.paused_by is not None:
-            said["paused_by"] = outcome.paused_by
-    driver_orders.answer(path, said)
+            content["paused_by"] = outcome.paused_by
+    driver_orders.answer(path, content)
 
 
 def collect(files: DrainFiles) -> DrainResult | None:
@@ -143,17 +143,17 @@ def collect(files: DrainFiles) -> DrainResult | None:
     if content is None:
         return None
     place = repr(files.result)
-    said = _RESULT.mapping(_RESULT.parsed(content, place), place)
-    if "error" in said:
-        raise from_json(said["error"])
-    return _RESULT.build(DrainResult, said, place)
+    answer_body = _RESULT.mapping(_RESULT.parsed(content, place), place)
+    if "error" in answer_body:
+        raise from_json(answer_body["error"])
+    return _RESULT.build(DrainResult, answer_body, place)
 
 
-def no_answer(files: DrainFiles, what: str, ended: str = "") -> SparkJobError:
+def no_answer(files: DrainFiles, subject: str, ended: str = "") -> SparkJobError:
     """:param ended: what the cluster says about the end of the application."""
     how = f" as {ended}" if ended else ""
     return SparkJobError(
-        f"{what} ended{how} and left no result in {os.path.dirname(files.result)!r}",
+        f"{subject} ended{how} and left no result in {os.path.dirname(files.result)!r}",
         "What it committed stays, and a retry goes on from there. See the driver's log; the staging folder must be one "
         "that the driver sees too, and in an object store its environment must give the credentials.",
     )

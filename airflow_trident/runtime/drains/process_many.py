@@ -51,11 +51,11 @@ def process_many(
     :param is_free: is there something to do for it, and does nobody else work on it? Asked again when its turn comes.
     :raises TransitionError: one was never begun.
     """
-    free = [one.txid for one in known_records(ledger, txids) if is_free(one)]
+    free = [record.txid for record in known_records(ledger, txids) if is_free(record)]
     committed = ledger.view(0, remembered=True).pointer.committed
-    for late in (one for one in free if one <= committed):
+    for late in (txid for txid in free if txid <= committed):
         yield _by_itself(ledger, topology, late, engine, staging_root, attempts, progress)
-    left = [one for one in free if one > committed]
+    remaining = [txid for txid in free if txid > committed]
     size = GroupSize(DrainLimits(group=group), together=engine.coalesces(topology.compile()).passes)
     with (
         OpenCoordinators(topology, ledger) as coordinators,
@@ -72,14 +72,14 @@ def process_many(
             progress=progress,
         ) as passes,
     ):
-        while left:
-            lot, left = left[: size.now], left[size.now :]
-            some = [one for one in known_records(ledger, lot) if is_free(one)]
+        while remaining:
+            lot, remaining = remaining[: size.now], remaining[size.now :]
+            some = [record for record in known_records(ledger, lot) if is_free(record)]
             read = passes.rows_read
             passes.again(some)
             while passes.running:
                 passes.take_results()
-            ended = tuple(one.txid for one in some)
+            ended = tuple(record.txid for record in some)
             yield Ended(
                 txids=ended,
                 rows_read=passes.rows_read - read,
@@ -117,7 +117,7 @@ def known_records(ledger: Ledger, txids: Sequence[int]) -> list[TxRecord]:
     if txids[-1] >= next_txid:
         raise unknown_transaction(ledger.topology_name, Unknown(txids[-1], next_txid))
     wanted = set(txids)
-    return [one for one in ledger.transactions(txids[0], txids[-1]) if one.txid in wanted]
+    return [record for record in ledger.transactions(txids[0], txids[-1]) if record.txid in wanted]
 
 
 def first_to_raise(failures: Mapping[int, Exception]) -> Exception | None:
