@@ -15,7 +15,7 @@ from airflow_trident.spouts.files import read_list
 from airflow_trident.spouts.files.coordinator import FileCoordinator, Listings
 from airflow_trident.spouts.files.file_source import LocalFiles
 from airflow_trident.spouts.files.listing import FilePattern
-from airflow_trident.spouts.files.new_files import BatchRules, ChangedFiles
+from airflow_trident.spouts.files.read_options import BatchRules, ChangedFiles
 from airflow_trident.types import Json
 
 

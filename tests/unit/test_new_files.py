@@ -16,8 +16,9 @@ from airflow_trident.errors import SourceChangedError
 from airflow_trident.io.place import PosixPlace
 from airflow_trident.spouts.files import new_files, read_list
 from airflow_trident.spouts.files.listing import FoundFile
-from airflow_trident.spouts.files.new_files import BatchRules, ChangedFiles, ContentOf, FileSearch, record_of
+from airflow_trident.spouts.files.new_files import ContentOf, FileSearch, record_of
 from airflow_trident.spouts.files.read_list import ReadList, ReadPosition
+from airflow_trident.spouts.files.read_options import BatchRules, ChangedFiles
 
 RULES = BatchRules(max_files=3, max_bytes=10**9)
 READ = replace(RULES, changed=ChangedFiles.READ)

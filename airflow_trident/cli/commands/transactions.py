@@ -242,7 +242,7 @@ def accept_source(args: Namespace) -> int | None:
 def mark_read(args: Namespace) -> int | None:
     from airflow_trident.runtime.local import LocalRunner
     from airflow_trident.runtime.source_lists import mark_read as mark
-    from airflow_trident.spouts.files.new_files import moment_ns
+    from airflow_trident.spouts.files.read_options import moment_ns
 
     before_ns = moment_ns("--before", args.before) if args.before else None
     conf = spark_conf(args.spark_conf)

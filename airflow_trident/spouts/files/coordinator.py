@@ -17,7 +17,7 @@ from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.spouts.files.contents import RecordedFile, recorded_files
 from airflow_trident.spouts.files.file_source import FileSource
 from airflow_trident.spouts.files.listing import FoundFile, Listing
-from airflow_trident.spouts.files.new_files import BatchRules, FileSearch, NewFiles, record_of
+from airflow_trident.spouts.files.new_files import FileSearch, NewFiles, record_of
 from airflow_trident.spouts.files.object_files import ObjectFiles
 from airflow_trident.spouts.files.read_list import (
     UPTO,
@@ -28,6 +28,7 @@ from airflow_trident.spouts.files.read_list import (
     position_in,
     sweep,
 )
+from airflow_trident.spouts.files.read_options import BatchRules
 from airflow_trident.types import Json
 
 LARGE_FOLDER_FILES = 100

@@ -11,14 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from enum import StrEnum
 from functools import lru_cache
 from itertools import islice, takewhile
 from operator import itemgetter
 
 from airflow_trident.contracts.spout import TAKE_AS_IT_IS
-from airflow_trident.errors import ConfigurationError, SourceChangedError
+from airflow_trident.errors import SourceChangedError
 from airflow_trident.spouts.files.listing import FoundFile, by_place
 from airflow_trident.spouts.files.read_list import (
     NAME_BYTES,
@@ -29,59 +27,12 @@ from airflow_trident.spouts.files.read_list import (
     identity_mark,
     name_mark,
 )
+from airflow_trident.spouts.files.read_options import BatchRules, ChangedFiles
 
 ContentOf = Callable[[FoundFile], str]
 """The digest of a file's content; "" if it has none."""
 PAGE_FILES = 1000
 """So many objects are listed and looked up together."""
-
-
-class ChangedFiles(StrEnum):
-    """What to do with a read file that is another one now."""
-
-    ERROR = "error"
-    READ = "read"
-    """It is a new file, whole."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchRules:
-    """A batch has at least one file, and otherwise at most `max_files` and `max_bytes`. Files younger than `min_age_ns`
-    wait, because somebody may still be writing them. Files older than `since_ns` are not read.
-
-    `lookback_ns`: an object may sort before others that are younger by so much, if names give the order.
-    """
-
-    max_files: int
-    max_bytes: int
-    min_age_ns: int = 0
-    since_ns: int | None = None
-    changed: ChangedFiles = ChangedFiles.ERROR
-    lookback_ns: int = 0
-
-    def takes(self, file: FoundFile) -> bool:
-        return self.since_ns is None or file.mtime_ns >= self.since_ns
-
-    def is_old_enough(self, file: FoundFile, now_ns: int) -> bool:
-        """By the earlier of both times: if only one of them is in the future, it does not matter."""
-        return self.min_age_ns == 0 or min(file.mtime_ns, file.ctime_ns) <= now_ns - self.min_age_ns
-
-
-def moment_ns(name: str, moment: datetime | str) -> int:
-    """A moment that a user gave, in ns since 1970.
-
-    :param name: of the argument.
-    :raises ConfigurationError: it is no moment, or has no time zone.
-    """
-    try:
-        at = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
-        if at.tzinfo is None:
-            raise ValueError("it has no time zone")
-    except (AttributeError, TypeError, ValueError) as error:
-        raise ConfigurationError(
-            f"{name} is {moment!r} ({error})", "Write a moment with its time zone, as in 2026-01-31T00:00:00+01:00."
-        ) from error
-    return round(at.timestamp() * 1_000_000) * 1_000
 
 
 def record_of(file: FoundFile, digest: str = "") -> ReadRecord:

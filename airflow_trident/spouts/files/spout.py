@@ -16,9 +16,15 @@ from airflow_trident.io.paths import AnyPath, is_hdfs_uri, is_object_uri, requir
 from airflow_trident.spouts.files.contents import DIGEST_BYTES
 from airflow_trident.spouts.files.file_source import FileSource, LocalFiles
 from airflow_trident.spouts.files.listing import FilePattern
-from airflow_trident.spouts.files.new_files import BatchRules, ChangedFiles, moment_ns
 from airflow_trident.spouts.files.path_fields import PathFields
-from airflow_trident.spouts.files.read_options import CsvDialect, FileFormat, ReadOptions
+from airflow_trident.spouts.files.read_options import (
+    BatchRules,
+    ChangedFiles,
+    CsvDialect,
+    FileFormat,
+    ReadOptions,
+    moment_ns,
+)
 from airflow_trident.types import FieldSpec, Json, Schema, parse_declared
 
 if TYPE_CHECKING:
