@@ -142,5 +142,5 @@ def test_thousands_of_partitions_are_cut_into_few_splits_and_read_whole() -> Non
 def test_a_limit_below_one_is_refused_by_name(name: str) -> None:
     spout = Counters(there=("a",))
     object.__setattr__(spout, name, 0)
-    with pytest.raises(ConfigurationError, match=f"{name} = 0"):
+    with pytest.raises(ConfigurationError, match=f"{name}=0"):
         spout.coordinator()
