@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from airflow_trident.operators.transaction import TridentCommitterOperator as TridentCommitterOperator
     from airflow_trident.operators.transaction import TridentCoordinatorOperator as TridentCoordinatorOperator
     from airflow_trident.operators.transaction import TridentEmitterOperator as TridentEmitterOperator
+    from airflow_trident.protocol.partitions import Partitions as Partitions
     from airflow_trident.runtime.query import query as query
     from airflow_trident.sensors.ready import TridentReadySensor as TridentReadySensor
     from airflow_trident.sensors.turn import TridentTurnSensor as TridentTurnSensor

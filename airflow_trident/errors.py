@@ -260,6 +260,20 @@ class StoreUnavailableError(RetryableError):
     """
 
 
+class IncompletePartitionError(RetryableError, may_quote_rows=False):
+    """A partition is not complete yet.
+
+    Cure: none: the task waits.
+    """
+
+
+class EmptyPartitionError(RetryableError, may_quote_rows=False):
+    """A source has no data for a partition.
+
+    Cure: deliver them, or ask for the partition with ``empty="take"``.
+    """
+
+
 class SparkJobError(RetryableError):
     """Spark ended without a result for a reason other than the user's code.
 
@@ -367,6 +381,13 @@ class LateBatchError(TransitionError):
     """Later transactions were applied and a state depends on order.
 
     Cure: leave it SKIPPED, or rebuild the state.
+    """
+
+
+class SupersededError(TransitionError):
+    """A newer transaction has the partition.
+
+    Cure: ask for the partition.
     """
 
 
@@ -694,6 +715,13 @@ class SourceChangedError(CorruptError):
     """The source lacks the recorded data.
 
     Cure: restore them and replay; or ``airflow trident accept-source``, or skip.
+    """
+
+
+class SourceGoneError(SourceChangedError):
+    """Data that the last transaction of a partition read are gone.
+
+    Cure: restore them; or ask for the partition with ``gone="take"``, and it loses their rows.
     """
 
 

@@ -34,7 +34,7 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_trident.closeable import Closing
-from airflow_trident.errors import ConfigurationError, SourceChangedError
+from airflow_trident.errors import ConfigurationError, PlanError, SourceChangedError
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.types import Json, Schema, is_nested
 
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from airflow_trident.io.datasets import Dataset
     from airflow_trident.io.place import Place
     from airflow_trident.protocol.outcomes import Lag
+    from airflow_trident.protocol.partitions import Partition, Partitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,25 @@ class BatchFrame:
     require_same: Callable[[], None]
 
 
+@dataclass(frozen=True, slots=True)
+class PartitionChange:
+    """A change in the data of a partition: the names of the parts that are new, gone, or have another content.
+
+    A touched file with the same content is no change.
+    """
+
+    new: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
+    other: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.new or self.gone or self.other)
+
+    def __str__(self) -> str:
+        counts = {"new": self.new, "gone": self.gone, "other": self.other}
+        return ", ".join(f"{len(names)} {what}" for what, names in counts.items() if names)
+
+
 class Coordinator(Closing):
     """Decides batches. Runs in the coordinator task (Storm: ITridentSpout.BatchCoordinator)."""
 
@@ -155,6 +175,22 @@ class Coordinator(Closing):
                 break
             batches.append(metadata)
         return batches
+
+    def partition(self, partition: Partition, before: Json = None) -> Json:
+        """For bound topologies: the metadata of all data of a partition, as the source has them now. None: it has none.
+
+        :param before: what its last transaction recorded: parts that look as they were then need not be read again.
+        :raises ConfigurationError: the spout does not know where a partition's data are.
+        :raises SourceUnavailableError: the source does not answer, or says that the partition is not complete.
+        """
+        raise ConfigurationError(
+            f"{type(self).__name__} does not know where the data of a partition are",
+            "Use a spout that does, or override Coordinator.partition.",
+        )
+
+    def compared(self, before: Json, now: Json) -> PartitionChange:
+        """For bound topologies: what has changed in a partition between two results of :meth:`partition`."""
+        return PartitionChange() if before == now else PartitionChange(other=("the source",))
 
     def size_bytes(self, metadata: Json) -> int | None:
         """About how many bytes a batch has, from its metadata alone; None: unknown. From this a drain decides how many
@@ -294,6 +330,8 @@ class Spout(ABC):
 
     opaque: bool = False
     """May a later attempt get another batch? Then the spout is opaque: a record that is left out comes later."""
+    needs_partitions: bool = False
+    """Does it mean nothing in a topology that is not bound to partitions?"""
     gives_files: bool = False
     """Does a script get the source's files (`Emitter.batch_for_script`)? A DAG asks this; emitters would need
     connections."""
@@ -317,6 +355,17 @@ class Spout(ABC):
         """The spout as the source of this stream of this topology. A spout that passes these names on, as to a program,
         returns a copy that has them."""
         return self
+
+    def bound(self, partitions: Partitions) -> Spout:
+        """The spout as a source of a topology that is bound to partitions: one whose coordinator has
+        :meth:`Coordinator.partition`. Its rows get the partition column by the topology.
+
+        :raises PlanError: the spout does not say where the data of a partition are.
+        """
+        raise PlanError(
+            f"{self.describe()} does not know where the data of a {partitions.step} are",
+            f"A stream of a bound topology reads all data of one {partitions.step}. Look tables up by static states.",
+        )
 
     @property
     def spark_read(self) -> SparkRead | None:

@@ -28,6 +28,9 @@ T12 (`Capabilities.groups`, unless `StateSpec.opaque`) `apply_group` applies sev
     the tickets may come again, alone or in any other group: it is ALREADY there (T2), or refused if its batch is
     another one (T4). This holds until the next transaction is applied alone. If the sum of the batches alone does not
     fit its field, the group may be refused with UserCodeError: one by one they may fit.
+T13 (`Capabilities.partitions`, if `StateSpec.partition`) `apply` replaces the partitions of the ticket
+    (`CommitTicket.partitions`). After it the state has exactly the rows of the batch of these, also none, and of all
+    other partitions what it had. A group does this for each member in order.
 
 Copy-on-write: a processing phase reads a committed version of a table and writes anew those of its files that have
 rows of the batch's keys. The commit replaces these files only if no other writer has changed what was read.
@@ -51,13 +54,14 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from enum import StrEnum
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, TypeAlias
 
 from airflow_trident.closeable import Closing
 from airflow_trident.contracts.updater import DescribedUpdater, Updater
-from airflow_trident.errors import ConfigurationError, LedgerBehindStateError
+from airflow_trident.errors import ConfigurationError, CorruptRecordError, LedgerBehindStateError
 from airflow_trident.operations.interfaces import CombinerAggregator, MergeKind, ReducerAggregator
 from airflow_trident.operations.state_functions import Stateful
 from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket, LedgerView, TxRecord
@@ -69,6 +73,7 @@ if TYPE_CHECKING:
 
     from airflow_trident.io.datasets import Dataset
     from airflow_trident.io.place import PlacedFile
+    from airflow_trident.protocol.partitions import Partitions
 
 KeyBounds: TypeAlias = Mapping[str, tuple[Any, Any]]
 """Key column -> the lowest and the highest value that a file has by the table's log, as Python values. A column is left
@@ -312,6 +317,7 @@ class Capabilities:
     work of a committer bolt in its own database; the bolt promises that this is atomic, or opaque. `groups`: several
     transactions can change it in one step (T12). `by_reference`: staged files become its own, unchanged
     (`State.apply_files`). `rewrites`: rows can replace those of their keys by copy-on-write (`State.committed`).
+    `partitions`: a batch can replace whole partitions of a bound topology (T13).
     """
 
     durable: bool
@@ -323,6 +329,7 @@ class Capabilities:
     groups: bool = False
     by_reference: bool = False
     rewrites: bool = False
+    partitions: bool = False
 
     @property
     def kind(self) -> StateKind:
@@ -396,6 +403,7 @@ class StateSpec:
     `emits`: the fields of what a `committer` or a `stateful` function emits; streams continue with these tuples.
     `inputs`: what is read from the stream, as texts, part of the topology's definition: the fields of each aggregator,
     or of an updater or a stateful function; empty if keys and values say it.
+    `partition`: of a bound topology: a batch replaces the partitions of its ticket (T13).
     """
 
     topology: str
@@ -419,11 +427,12 @@ class StateSpec:
     rewrites: bool = False
     deleted: str | None = None
     inputs: tuple[str, ...] = ()
+    partition: Partitions | None = None
 
     @property
     def commutes(self) -> bool:
         """May a late batch be applied out of order?"""
-        if self.in_order or self.overwrites or self.rewrites:
+        if self.in_order or self.overwrites or self.rewrites or self.partition is not None:
             return False
         if self.factory.capabilities.appends:
             return True
@@ -440,7 +449,21 @@ class StateSpec:
     def merges_exactly(self) -> bool:
         """Are the values the same, to the last bit, in whatever order and pieces batches are merged?"""
         kinds = [combiner.merge_kind for combiner in self.combiners]
+        if self.partition is not None:
+            return False  # two batches of one partition: the later one replaces the earlier one
         return bool(kinds) and all(map(_is_exact, kinds, (column.type for column in self.values)))
+
+    def replaced_by(self, ticket: CommitTicket) -> tuple[date | str, ...]:
+        """The values in the partition column of what the ticket's batch replaces (T13); none if nothing is bound."""
+        partitions = self.partition
+        if partitions is None:
+            return ()
+        if not ticket.partitions:
+            raise CorruptRecordError(
+                f"transaction {ticket.txid} of topology {self.topology!r} has no partition, and the topology is bound",
+                "Nothing was applied. Restore the ledger's record from a backup.",
+            )
+        return tuple(partitions.parse(key).value for key in ticket.partitions)
 
     def describe(self) -> str:
         """One line, part of the topology's definition: it must not change silently."""

@@ -15,6 +15,7 @@ E6  A node of unknown kind, in the processing phase or after it, is an UnknownNo
     :mod:`airflow_trident.engine.engine`.
 E11 More keys of a partition than `Job.max_keys`, where Python holds them all at once (aggregators and reducers of a
     user's), are a ConfigurationError that names node, partition, their number and the cure.
+E12 A row for a state of a bound topology that is of another partition than the transaction is a UserCodeError.
 
 Promises of engines that process groups of transactions (`coalesces`; `tests/contracts/test_engine_groups.py`):
 
@@ -46,9 +47,11 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import date
 from typing import TYPE_CHECKING, ClassVar
 
 from airflow_trident.closeable import Closing
+from airflow_trident.contracts.bound_spout import partition_of
 from airflow_trident.contracts.spout import Emitter, Split
 from airflow_trident.contracts.state import CommittedTable
 from airflow_trident.engine.fused.passes import RUNS
@@ -61,6 +64,7 @@ from airflow_trident.errors import (
     RetryableError,
     TridentError,
     UnknownNodeError,
+    UserCodeError,
     spout_code,
 )
 from airflow_trident.io.arrow import arrow_schema, fitted_batch
@@ -74,6 +78,9 @@ from airflow_trident.types import Json, Schema, names_of, select
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+_SHOWN = 3
 
 
 def quiet(line: str) -> None:
@@ -256,6 +263,54 @@ def blaming(txid: int) -> Iterator[None]:
         if error.txid is None and not isinstance(error, _NOBODYS):
             error.txid = txid
         raise
+
+
+@dataclass(frozen=True)
+class OwnPartition:
+    """The partition that all rows for a state of a bound topology must be of: others would be replaced by a part.
+
+    `key`: as people know it; `value`: in the column.
+    """
+
+    state: str
+    column: str
+    key: str
+    value: date | str
+
+    @classmethod
+    def of(cls, job: Job, sink: SinkNode) -> OwnPartition | None:
+        """None: the topology is not bound."""
+        partitions = sink.state.partition if isinstance(sink, PersistNode) else None
+        if partitions is None:
+            return None
+        key = partition_of(job.metadata)
+        return cls(sink.name, partitions.column, key, partitions.parse(key).value)
+
+    def require(self, rows: pa.Table) -> None:
+        """:raises UserCodeError: a row is of another partition."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        column = rows.column(self.column)
+        is_own = pc.fill_null(pc.equal(column, pa.scalar(self.value, column.type)), False)
+        if pc.all(is_own, min_count=0).as_py():
+            return
+        others = sorted({str(value) for value in column.filter(pc.invert(is_own)).unique().to_pylist()})
+        raise UserCodeError(
+            f"the batch of the partition {self.key} has rows of {self.column} {', '.join(others[:_SHOWN])} for state "
+            f"{self.state!r}",
+            f"They would replace another partition by a part of it. Keep the field {self.column!r} of the stream as it "
+            "is; keep a day of your own in a field of another name.",
+            node=self.state,
+            fields=self.column,
+            row=f"{self.column}={others[0]}",
+        )
+
+
+def require_own_partition(job: Job, sink: SinkNode, rows: pa.Table) -> None:
+    """:raises UserCodeError: the topology is bound, and a row for the state is of another partition."""
+    if own := OwnPartition.of(job, sink):
+        own.require(rows)
 
 
 def stage_each(job: Job, sink: SinkNode, parts: Sequence[pa.Table]) -> StagedFile | None:

@@ -21,6 +21,7 @@ from airflow_trident.engine.engine import (
     manifest_of_each,
     require_group,
     require_known,
+    require_own_partition,
     rows_of,
     splits_of,
     stage_each,
@@ -139,7 +140,9 @@ class LocalEngine(Engine):
                 partitions = list(self._passed(stage, partitions, job, whose or job.slot))
             results.append(partitions)
             for sink in stage.sinks:
-                yield sink.name, pa.concat_tables(partitions)
+                rows = pa.concat_tables(partitions)
+                require_own_partition(job, sink, rows)
+                yield sink.name, rows
 
     def _begin(self, stage: Stage, results: list[list[pa.Table]], job: Job, count: int) -> list[pa.Table]:
         if stage.source is not None:

@@ -5,12 +5,14 @@ Arguments and answers of the verbs of emitters and committers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 
 from airflow_trident.names import DEFAULT_MAX_PENDING
 from airflow_trident.protocol.decide import Blocked, Full, Paused
 from airflow_trident.protocol.outcomes import Lag
+from airflow_trident.protocol.partition_keys import PartitionEntry
+from airflow_trident.protocol.partitions import Partition
 from airflow_trident.protocol.records import Claim, CommitTicket, Owner, StagedRef, TxRecord
 from airflow_trident.types import Json
 
@@ -29,7 +31,14 @@ class NothingNew:
     """No stream has data after what the ledger holds; nothing was begun."""
 
 
-NotBegun = NothingNew | Full | Paused | Blocked
+@dataclass(frozen=True, slots=True)
+class PartitionMoved:
+    """Another request changed the partition since the caller looked at it; nothing was begun. Look again."""
+
+    key: str
+
+
+NotBegun = NothingNew | Full | Paused | Blocked | PartitionMoved
 """Why nothing was begun."""
 
 BeginResult = tuple[Begun, ...] | NotBegun
@@ -53,6 +62,16 @@ def no_batches(*_: object) -> Sequence[dict[str, Json]]:
     return ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedPartition:
+    """A partition that a claim asks for. `seen`: the entry of its key when the caller looked at its sources;
+    `metadata`: of these sources."""
+
+    partition: Partition
+    seen: PartitionEntry
+    metadata: dict[str, Json]
+
+
 @dataclass(frozen=True, slots=True)
 class NextBatches:
     """The batches that :meth:`Ledger.begin` begins, and how.
@@ -63,6 +82,7 @@ class NextBatches:
     step, which saves `attempt`.
     `lag_of`: is asked about the position after the last one; None: the known lag of the sources stays as it is.
     `plan`: digest of the plan that they are begun with.
+    `partitions`: of a bound topology: claim key -> what it asks for. Then `batches_of` is not asked.
     """
 
     claims: Sequence[Claim]
@@ -72,6 +92,7 @@ class NextBatches:
     attempt_by: Owner | str = ""
     lag_of: LagOf | None = None
     plan: str = ""
+    partitions: Mapping[str, AskedPartition] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from airflow_trident.ledger.znodes import Check, Create, Delete, Op, Set, ZNodes
 from airflow_trident.protocol import codec, durable_format
 from airflow_trident.protocol.codec import ClaimKey
 from airflow_trident.protocol.durable_format import Format
+from airflow_trident.protocol.partition_keys import PartitionEntry, decode_keys, encode_keys, keys_body
 from airflow_trident.protocol.records import CommitPointer, Exceptions, LedgerView, TopologyRecord, TxRecord
 from airflow_trident.types import Json
 
@@ -30,9 +31,15 @@ READ_AT_ONCE = 500
 
 
 def export_json(
-    view: LedgerView, records: Sequence[TxRecord], claims: Mapping[str, tuple[int, int]]
+    view: LedgerView,
+    records: Sequence[TxRecord],
+    claims: Mapping[str, tuple[int, int]],
+    partitions: Mapping[str, PartitionEntry],
 ) -> dict[str, Json]:
-    """:param claims: claim key -> (txid, when the run was due), for all claims that are kept."""
+    """
+    :param claims: claim key -> (txid, when the run was due), for all claims that are kept.
+    :param partitions: partition key -> entry of the index.
+    """
     body = {
         "version": VERSION,
         "topology": codec.topology_body(view.topology),
@@ -43,6 +50,8 @@ def export_json(
         "claims": {key: txid for key, (txid, _) in sorted(claims.items())},
         "claim_run_ms": {key: run_ms for key, (_, run_ms) in sorted(claims.items())},
     }
+    if view.topology.definition.partitions:
+        body["partitions"] = keys_body(partitions)
     plain: dict[str, Json] = json.loads(json.dumps(body))  # tuples and enums as JSON has them
     return plain
 
@@ -79,6 +88,7 @@ class Contents:
     exceptions: Exceptions
     transactions: tuple[TxRecord, ...]
     claims: tuple[ClaimKey, ...]
+    partitions: Mapping[str, PartitionEntry]
 
 
 def contents_of(exported: Json, name: str, *, op: str) -> Contents:
@@ -91,8 +101,8 @@ def contents_of(exported: Json, name: str, *, op: str) -> Contents:
     if not isinstance(exported, dict) or not isinstance(exported.get("transactions"), list):
         raise _EXPORT.damaged("", "it is not what `ledger export` writes")
     body = _EXPORT.open(exported, "")
-    found = body.get("topology")
-    other = found.get("name") if isinstance(found, dict) else None
+    topology_body = body.get("topology")
+    other = topology_body.get("name") if isinstance(topology_body, dict) else None
     if other != name:
         raise ConfigurationError(f"the export is that of topology {other!r}, not of {name!r}", "Name that one.")
     run_ms: Any = body.get("claim_run_ms")
@@ -103,10 +113,11 @@ def contents_of(exported: Json, name: str, *, op: str) -> Contents:
             next_txid=codec.decode_head(_record({"next": body["next_txid"]}), "head of the export"),
             pointer=codec.decode_pointer(_record(body["pointer"]), "pointer of the export"),
             exceptions=codec.decode_exceptions(_record(body["exceptions"]), "exceptions of the export"),
-            transactions=tuple(_transaction(one) for one in body["transactions"]),
+            transactions=tuple(_transaction(transaction) for transaction in body["transactions"]),
             claims=tuple(
                 ClaimKey(key=key, txid=int(txid), run_ms=int(run_ms[key]), op=op) for key, txid in claims.items()
             ),
+            partitions=decode_keys(_record({"keys": body.get("partitions", {})}), "partitions of the export"),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise _EXPORT.damaged("", f"{type(error).__name__}: {error}") from error
@@ -181,24 +192,29 @@ def _remains(znodes: ZNodes, path: str) -> Iterator[Op]:
     """Deletes everything below the topology, children first."""
     for incarnation in sorted(znodes.read([], [path]).folders[path] or ()):
         paths = LedgerPaths(path, incarnation)
-        folders = list(reversed(paths.folders()))
+        folders = list(reversed(paths.folders(bound=True)))
         listed = znodes.read([], folders).folders
         kept = {folder for folder in folders if listed[folder] is not None}
         for folder in folders:
             below = (f"{folder}/{name}" for name in sorted(listed[folder] or ()))
-            yield from (Delete(one) for one in below if one not in kept)
+            yield from (Delete(znode_path) for znode_path in below if znode_path not in kept)
         yield from (Delete(folder) for folder in folders if folder in kept)
 
 
 def _creates(path: str, contents: Contents) -> Iterator[Op]:
     paths = LedgerPaths(path, contents.topology.incarnation)
-    yield from map(Create, paths.folders())
+    yield from map(Create, paths.folders(bound=bool(contents.topology.definition.partitions)))
     shared = shared_records(paths, contents.next_txid, contents.pointer, contents.exceptions)
     yield from starmap(Create, shared.items())
     for tx in contents.transactions:
         yield from nodes_of(paths, tx)
     for claim in contents.claims:
         yield Create(paths.claim(claim.key), codec.encode_claim(claim))
+    periods: dict[str, dict[str, PartitionEntry]] = {}
+    for key, entry in contents.partitions.items():
+        periods.setdefault(paths.period(key), {})[key] = entry
+    for period, keys in periods.items():
+        yield Create(period, encode_keys(keys))
 
 
 def _steps(ops: Iterable[Op]) -> Iterator[list[Op]]:

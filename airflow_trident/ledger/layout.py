@@ -11,6 +11,7 @@ Layout below a root::
                                /events         which commits have their asset event, if any are asked for
                                /tx/<19 digits> transactions
                                /run/<2hex>/<sha1>  claim keys
+                               /keys/<period>  partition keys, if the topology is bound to partitions
                                /m/<19 digits>-<8hex>-<i>  chunks of large metadata
                                /m/<19 digits>-staged-<attempt>  small staged batches
                                /m/base-<19 digits>-<8hex>-<i>  of such as many transactions share
@@ -34,6 +35,7 @@ from airflow_trident.errors import ConfigurationError
 from airflow_trident.ledger.znodes import Create, require_path
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.metadata import BaseRef, BlobRef, Earlier, chunk_name, pack_metadata, share_metadata
+from airflow_trident.protocol.partition_keys import period_of
 from airflow_trident.protocol.records import CommitPointer, Exceptions, TopologyRecord, TxRecord
 from airflow_trident.protocol.topologies import Definition
 
@@ -121,6 +123,7 @@ class LedgerPaths:
     claims = _Below("run")
     chunks = _Below("m")
     workers = _Below("workers")
+    keys = _Below("keys")
 
     def about(self, txid: int) -> list[str]:
         """The nodes that decide about a transaction, in reading order. The head comes before the transaction, so a
@@ -145,6 +148,10 @@ class LedgerPaths:
         digest = hashlib.sha1(key.encode("utf-8", "surrogatepass"), usedforsecurity=False).hexdigest()
         return f"{self.base}/run/{digest[:2]}/{digest}"
 
+    def period(self, key: str) -> str:
+        """The record that has a partition key."""
+        return f"{self.base}/keys/{period_of(key)}"
+
     def chunk(self, name: str) -> str:
         return f"{self.base}/m/{name}"
 
@@ -152,10 +159,14 @@ class LedgerPaths:
         """:param txid: the record's, or the base's."""
         return [self.chunk(chunk_name(txid, ref, index)) for index in range(ref.chunks)]
 
-    def folders(self) -> tuple[str, ...]:
-        """Every node that only holds others, parents first."""
+    def folders(self, *, bound: bool = False) -> tuple[str, ...]:
+        """Every node that only holds others, parents first.
+
+        :param bound: with that of a topology that is bound to partitions.
+        """
         plain = (self.base, self.transactions, self.claims, self.chunks, self.workers)
-        return plain + tuple(self.bucket(name) for name in BUCKETS)
+        index = (self.keys,) if bound else ()
+        return (*plain, *index, *(self.bucket(name) for name in BUCKETS))
 
 
 def new_topology(
@@ -175,7 +186,7 @@ def new_topology(
         created_ms=now_ms,
         since=dict.fromkeys(definition.states, 1),
     )
-    folders = [Create(folder) for folder in paths.folders()]
+    folders = [Create(folder) for folder in paths.folders(bound=bool(definition.partitions))]
     shared = shared_records(paths, 1, CommitPointer(committed=0, fence=0), Exceptions())
     return record, [Create(path, codec.encode_topology(record, op=op)), *folders, *starmap(Create, shared.items())]
 

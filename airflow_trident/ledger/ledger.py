@@ -75,13 +75,14 @@ from airflow_trident.ledger.memory_znodes import MemoryZNodes
 from airflow_trident.ledger.recovery import Seed, record_of, seed_ops
 from airflow_trident.ledger.snapshot import Snapshot
 from airflow_trident.ledger.transact import Decide, LedgerListener, Prefetch, Transactor, Verb, another_incarnation
-from airflow_trident.ledger.verbs import attempts, begin, commits, topology
+from airflow_trident.ledger.verbs import attempts, begin, commits, partitions, topology
 from airflow_trident.ledger.verbs.commits import KEPT_CLAIMS
 from airflow_trident.ledger.workers import Worker, enlist, live_workers, retire
 from airflow_trident.ledger.znodes import Set, ZNodes, require_sizes
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.exceptional_txids import needed_at_any_age
 from airflow_trident.protocol.outcomes import CoordinatorOutcome, OutcomeKind
+from airflow_trident.protocol.partition_keys import PartitionEntry, SeenPartition, decode_keys, is_committed
 from airflow_trident.protocol.records import LedgerView, StagedRef, TopologyRecord, TxRecord
 from airflow_trident.protocol.topologies import Definition
 from airflow_trident.types import Json
@@ -140,14 +141,14 @@ def topology_names(znodes: ZNodes, root: str = DEFAULT_ROOT) -> list[str]:
 # ---- what goes with some of the verbs --------------------------------------------------------------------------
 
 
-def _after_begin(ledger: Ledger, result: BeginResult) -> None:
-    if isinstance(result, tuple) and any(begun.new for begun in result):
+def _after_begin(ledger: Ledger, outcome: BeginResult) -> None:
+    if isinstance(outcome, tuple) and any(begun.new for begun in outcome):
         ledger.forget_said()
 
 
-def _after_commit(ledger: Ledger, result: Committed) -> None:
-    _after_begin(ledger, result.begun)
-    for record in result.records:
+def _after_commit(ledger: Ledger, committed: Committed) -> None:
+    _after_begin(ledger, committed.begun)
+    for record in committed.records:
         ledger.sweep_claims(record.txid)
 
 
@@ -198,6 +199,8 @@ class Ledger(Closing, KeepsStaged):
     skip = Verb(topology.skip, transact.transactions)
     accept_source = Verb(topology.accept_source, transact.transactions)
     close_transaction = Verb(topology.close_transaction, transact.transactions)
+    join = Verb(partitions.join, transact.of_partition)
+    refresh = Verb(partitions.refresh, transact.of_partition)
     set_command = Verb(topology.set_command, transact.the_deployment)
     note_states = Verb(topology.note_states, transact.the_topology)
     note_told = Verb(topology.note_told, transact.the_topology)
@@ -218,39 +221,39 @@ class Ledger(Closing, KeepsStaged):
         :raises DefinitionChangedError: the name has another definition; lists the differences.
         """
         for _ in range(2):  # the second time only if somebody else created it meanwhile
-            found = self._read_topology()
-            if found is not None:
+            record = self._read_topology()
+            if record is not None:
                 break
             if self._told:
                 raise self._unknown()
             created = self._create(definition)
             if created is not None:
                 return created
-        if found is None:
+        if record is None:
             raise self._unknown()
-        if self._known_paths is not None and self._known_paths.incarnation != found.incarnation:
-            raise another_incarnation(self.topology_name, found.incarnation, self._known_paths.incarnation)
-        if found.definition == definition:
-            return found
+        if self._known_paths is not None and self._known_paths.incarnation != record.incarnation:
+            raise another_incarnation(self.topology_name, record.incarnation, self._known_paths.incarnation)
+        if record.definition == definition:
+            return record
         redefine = functools.partial(topology.redefine, definition=definition, accept_change=accept_change, empty=empty)
         return self.run(redefine, Prefetch())
 
     def topology(self) -> TopologyRecord:
         """:raises UnknownTopologyError: nothing is registered under the name; names those that are."""
-        found = self._read_topology()
-        if found is None:
+        record = self._read_topology()
+        if record is None:
             raise self._unknown()
-        return found
+        return record
 
     def _read_topology(self) -> TopologyRecord | None:
         node = self.znodes.read([self._path]).nodes[self._path]
         if node is None:
             return None
         require_finished(node.data, self._path)
-        found = codec.decode_topology(node.data, self._path)
+        record = codec.decode_topology(node.data, self._path)
         if self._known_paths is None:
-            self._known_paths = LedgerPaths(self._path, found.incarnation)
-        return found
+            self._known_paths = LedgerPaths(self._path, record.incarnation)
+        return record
 
     def _create(self, definition: Definition) -> TopologyRecord | None:
         """Creates all nodes of a new incarnation in one step; None if somebody else was faster."""
@@ -308,12 +311,33 @@ class Ledger(Closing, KeepsStaged):
 
     @staticmethod
     def _records(snap: Snapshot, wanted: Sequence[int]) -> list[TxRecord]:
-        found: list[TxRecord] = []
+        records: list[TxRecord] = []
         for at in range(0, len(wanted), READ_AT_ONCE):
             some = wanted[at : at + READ_AT_ONCE]
             snap.prefetch_transactions(some)
-            found.extend(tx for tx in map(snap.tx, some) if tx is not None)  # None: pruned meanwhile
-        return found
+            records.extend(tx for tx in map(snap.tx, some) if tx is not None)  # None: pruned meanwhile
+        return records
+
+    def partition(self, key: str) -> SeenPartition:
+        """The entry of a partition key in the index, and the records of its transactions. Only for a bound topology."""
+        paths = self.paths()
+        snap = self.transactor.fresh(paths, [*paths.about(0), paths.period(key)])
+        entry = snap.entry(key)
+        snap.prefetch_transactions([entry.tx, entry.before])
+        tx = snap.tx(entry.tx) if entry.tx else None
+        txid = entry.tx if is_committed(entry, tx) else entry.before
+        return SeenPartition(entry, tx, snap.tx(txid) if txid else None, txid)
+
+    def partitions(self) -> dict[str, PartitionEntry]:
+        """The index of a bound topology: partition key -> its entry, in the order of the keys."""
+        paths = self.paths()
+        periods = sorted(self.znodes.read([], [paths.keys]).folders[paths.keys] or ())
+        where = [f"{paths.keys}/{period}" for period in periods]
+        found: dict[str, PartitionEntry] = {}
+        for at in range(0, len(where), READ_AT_ONCE):
+            for path, node in self.znodes.read(where[at : at + READ_AT_ONCE]).nodes.items():
+                found |= {} if node is None else decode_keys(node.data, path)
+        return dict(sorted(found.items()))
 
     def keeps(self) -> Callable[[int], bool]:
         """Says of a transaction that its record is kept, as this process last saw it; costs nothing after a commit.
@@ -348,7 +372,8 @@ class Ledger(Closing, KeepsStaged):
     def export(self) -> dict[str, Json]:
         """Everything, as JSON for people and tools."""
         view, records = self.view(0), self.transactions()
-        return export_json(view, records, claims_of(self.znodes, self.paths()))
+        bound = view.topology.definition.partitions
+        return export_json(view, records, claims_of(self.znodes, self.paths()), self.partitions() if bound else {})
 
     def _snapshot(self, txid: int, folders: Iterable[str] = ()) -> Snapshot:
         paths = self.paths()
@@ -362,8 +387,8 @@ class Ledger(Closing, KeepsStaged):
         It has a node of its own beside `head` and `commit`, so it costs others only one read.
         """
         if outcome.kind is OutcomeKind.NOTHING_NEW:
-            said, said_ms, now_ms = *self._said, self._clock_ms()
-            if said == outcome and now_ms - said_ms < SAID_ENOUGH_MS:
+            last_outcome, said_ms, now_ms = *self._said, self._clock_ms()
+            if last_outcome == outcome and now_ms - said_ms < SAID_ENOUGH_MS:
                 return
             self._said = (outcome, now_ms)
         else:

@@ -22,6 +22,7 @@ from airflow_trident.ledger.verbs.announcements import decode_events, encode_eve
 from airflow_trident.ledger.znodes import Create, Delete, Op, Set, ZNode, ZNodes
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.announcements import Announcement
+from airflow_trident.protocol.partition_keys import BOUND_METADATA
 from airflow_trident.protocol.records import (
     NO_ATTEMPT,
     Claim,
@@ -29,6 +30,7 @@ from airflow_trident.protocol.records import (
     Exceptions,
     Loss,
     Owner,
+    PartitionRevision,
     StagedRef,
     Status,
     TopologyRecord,
@@ -98,8 +100,8 @@ class KnownTransactions:
             return {}
         if self.committed is not None and self.committed.txid == txid - 1:
             return self.committed.position
-        found = {tx.txid: tx for tx in self.above}
-        before, this = found.get(txid - 1), found.get(txid)
+        above = {tx.txid: tx for tx in self.above}
+        before, this = above.get(txid - 1), above.get(txid)
         if before is None or before.invalidated or this is None or marker is None or not is_own(marker, this):
             return None
         return before.position if this.attempt == marker.attempt or marker.attempt == NO_ATTEMPT else None
@@ -108,29 +110,29 @@ class KnownTransactions:
 NOTHING_KNOWN = KnownTransactions()
 
 
-def seed_from(held: Mapping[str, Marker], known: KnownTransactions = NOTHING_KNOWN) -> Seed | None:
+def seed_from(markers: Mapping[str, Marker], ledger_knows: KnownTransactions = NOTHING_KNOWN) -> Seed | None:
     """The ledger that fits the states of a topology; None if no state holds anything.
 
-    :param held: the marker of each state. A state that never applied anything has `high` 0 and no incarnation.
-    :param known: of the ledger that is there, if any. In another life nothing is known.
+    :param markers: the marker of each state. A state that never applied anything has `high` 0 and no incarnation.
+    :param ledger_knows: of the ledger that is there, if any. In another life nothing is known.
     :raises CorruptError: the states contradict each other.
     """
-    full = {name: one for name, one in held.items() if one.incarnation}
+    full = {name: marker for name, marker in markers.items() if marker.incarnation}
     if not full:
         return None
     incarnation = _one_life(full)
-    known = known if known.incarnation == incarnation else NOTHING_KNOWN
-    held, since = _as_they_began(held, known)
-    low_name, low = min(held.items(), key=lambda item: item[1].high)
-    high_name, high = max(held.items(), key=lambda item: (item[1].high, item[1].attempt))
+    ledger_knows = ledger_knows if ledger_knows.incarnation == incarnation else NOTHING_KNOWN
+    markers, since = _as_they_began(markers, ledger_knows)
+    low_name, low = min(markers.items(), key=lambda named_marker: named_marker[1].high)
+    high_name, high = max(markers.items(), key=lambda named_marker: (named_marker[1].high, named_marker[1].attempt))
     between = Txids.span(low.high + 1, high.high - 1)
-    left_out = between & (Txids.joined(high.holes) | known.closed)
+    left_out = between & (Txids.joined(high.holes) | ledger_knows.closed)
     missing = between - left_out
-    own = tuple(tx for tx in known.above if tx.txid > low.high and is_own(high, tx))
-    if missing and (left_out or len(own) <= len(missing)):
-        raise _missing(held, low_name, high_name, missing)
+    own_above = tuple(tx for tx in ledger_knows.above if tx.txid > low.high and is_own(high, tx))
+    if missing and (left_out or len(own_above) <= len(missing)):
+        raise _missing(markers, low_name, high_name, missing)
     behind = high.high > low.high
-    begin = known.begin_of(high.high, high) if left_out or not behind else low.position
+    begin = ledger_knows.begin_of(high.high, high) if left_out or not behind else low.position
     guessed = behind and begin is None
     if guessed:  # it began there, or behind what was left out
         begin = low.position
@@ -139,62 +141,62 @@ def seed_from(held: Mapping[str, Marker], known: KnownTransactions = NOTHING_KNO
         _several_attempts(full, low_name, replaceable=False)
     unfinished = None
     if begin is not None and (behind or differ):
-        unfinished = {name: one for name, one in high.position.items() if begin.get(name) != one}
-        if guessed and not own:
+        unfinished = {name: value for name, value in high.position.items() if begin.get(name) != value}
+        if guessed and not own_above:
             _require_one_stream(sorted(unfinished), full, low_name, high_name)
     committed = high.high - 1 if unfinished is not None and not missing else low.high
-    gaps = [_gap(name, one, committed) for name, one in sorted(held.items())]
+    gaps = [_gap(name, marker, committed) for name, marker in sorted(markers.items())]
     return Seed(
         incarnation=incarnation,
         committed=committed,
         next_txid=high.high + 1,
-        fence=max(one.fence for one in full.values()),
+        fence=max(marker.fence for marker in full.values()),
         position=low.position if begin is None or unfinished is None else begin,
         unfinished=unfinished,
-        lost=tuple(sorted({hole for one in full.values() for hole in one.holes})),
+        lost=tuple(sorted({hole for marker in full.values() for hole in marker.holes})),
         gaps=tuple(loss for loss in gaps if loss.txids),
         nowhere=reduce(and_, (loss.txids for loss in gaps)),
         attempt=high.attempt,
-        known=own if unfinished is not None else (),
+        known=own_above if unfinished is not None else (),
         since={name: min(first, committed + 1) for name, first in since.items()},
         presumed=differ and unfinished is None,
     )
 
 
 def _one_life(full: Mapping[str, Marker]) -> str:
-    incarnations = {one.incarnation for one in full.values()}
+    incarnations = {marker.incarnation for marker in full.values()}
     if len(incarnations) > 1:
         raise CorruptError(
             "the states belong to different lives of the ledger: "
-            + ", ".join(f"{name} to {one.incarnation}" for name, one in sorted(full.items())),
+            + ", ".join(f"{name} to {marker.incarnation}" for name, marker in sorted(full.items())),
             "Restore them from one back-up, or give the topology new states.",
         )
     return incarnations.pop()
 
 
 def _as_they_began(
-    held: Mapping[str, Marker], known: KnownTransactions
+    markers_by_state: Mapping[str, Marker], ledger_knows: KnownTransactions
 ) -> tuple[Mapping[str, Marker], Mapping[str, int]]:
     """The markers, without those of states that hold nothing and need nothing that the others hold; and since when such
     states belong to the topology, if that is not from the beginning on."""
-    highest = max(one.high for one in held.values())
-    markers, since = dict(held), {}
-    for name, one in held.items():
-        first = known.since.get(name, 1)
-        if one.incarnation or first == 1:
+    highest = max(marker.high for marker in markers_by_state.values())
+    markers, since = dict(markers_by_state), {}
+    for name, marker in markers_by_state.items():
+        first = ledger_knows.since.get(name, 1)
+        if marker.incarnation or first == 1:
             continue
         if first > highest:
             del markers[name]
-        elif (begin := known.begin_of(first)) is not None:
-            markers[name] = replace(one, high=first - 1, position=begin)
+        elif (begin := ledger_knows.begin_of(first)) is not None:
+            markers[name] = replace(marker, high=first - 1, position=begin)
         else:
             continue
         since[name] = first
     return markers, since
 
 
-def _missing(held: Mapping[str, Marker], low_name: str, high_name: str, missing: Txids) -> CorruptError:
-    low, high = held[low_name], held[high_name]
+def _missing(markers: Mapping[str, Marker], low_name: str, high_name: str, missing: Txids) -> CorruptError:
+    low, high = markers[low_name], markers[high_name]
     cure = _newer(low_name, high_name)
     if not low.incarnation:
         cure = (
@@ -221,7 +223,7 @@ def _require_one_stream(streams: Sequence[str], full: Mapping[str, Marker], low_
     :raises CorruptError: there are several.
     """
     high = full[high_name]
-    if len(streams) > 1 and any(one.attempt == NO_ATTEMPT for one in full.values() if one.high == high.high):
+    if len(streams) > 1 and any(marker.attempt == NO_ATTEMPT for marker in full.values() if marker.high == high.high):
         raise CorruptError(
             f"state {low_name!r} does not have transaction {high.high} of state {high_name!r}, those before it were "
             f"left out, and the ledger that is there does not know which of the streams {', '.join(streams)} it read",
@@ -237,18 +239,18 @@ def _several_attempts(full: Mapping[str, Marker], name: str, *, replaceable: boo
     :raises CorruptError: another state knows another transaction by a txid that this one knows, too.
     """
     this, differ = full[name], False
-    for other, one in full.items():
-        if one.high != this.high and one.high not in this.group:
+    for other, other_marker in full.items():
+        if other_marker.high != this.high and other_marker.high not in this.group:
             continue  # nothing to compare
-        same = is_known_as(this, one.high, one.position, one.attempt, opaque=False)
-        can_replace = one.high == this.high and NO_ATTEMPT not in (one.attempt, this.attempt)
+        same = is_known_as(this, other_marker.high, other_marker.position, other_marker.attempt, opaque=False)
+        can_replace = other_marker.high == this.high and NO_ATTEMPT not in (other_marker.attempt, this.attempt)
         if not same and not (replaceable and can_replace):
             raise CorruptError(
-                f"states {name!r} and {other!r} hold different batches of transaction {one.high}",
+                f"states {name!r} and {other!r} hold different batches of transaction {other_marker.high}",
                 f"Restore {other!r} or {name!r} from an older back-up, or the ledger from a newer one, and repair "
                 "again.",
             )
-        differ |= can_replace and (not same or one.attempt != this.attempt)
+        differ |= can_replace and (not same or other_marker.attempt != this.attempt)
     return differ
 
 
@@ -259,9 +261,9 @@ def is_own(marker: Marker, tx: TxRecord) -> bool:
     )
 
 
-def _gap(name: str, one: Marker, committed: int) -> Loss:
+def _gap(name: str, marker: Marker, committed: int) -> Loss:
     """What a state lacks: left out for a reason that the ledger does not know any more."""
-    has = Txids.span(1, one.high) - Txids.joined(one.holes)
+    has = Txids.span(1, marker.high) - Txids.joined(marker.holes)
     return Loss(state=name, txids=Txids.span(1, committed) - has, reason="left out before the ledger was repaired")
 
 
@@ -301,8 +303,8 @@ def seed_ops(
     """
     paths = LedgerPaths(path, seed.incarnation)
     read = znodes.read(
-        [path, *paths.folders(), paths.head, paths.commit, paths.exceptions],
-        [paths.transactions, paths.chunks, paths.claims],
+        [path, *paths.folders(bound=True), paths.head, paths.commit, paths.exceptions],
+        [paths.transactions, paths.chunks, paths.claims, paths.keys],
     )
     try:
         _require_behind(read.nodes, paths, seed)
@@ -311,13 +313,16 @@ def seed_ops(
             raise
     record = _as_commanded(record, path, read.nodes[path])
     ops: list[Op] = [_put(read.nodes, path, codec.encode_topology(record, op=op))]
-    ops += [Create(folder) for folder in paths.folders() if read.nodes[folder] is None]
+    folders = paths.folders(bound=bool(record.definition.partitions))
+    ops += [Create(folder) for folder in folders if read.nodes[folder] is None]
+    # Each partition that is asked for is done again: that costs work, and an old entry might name another transaction.
+    ops += [Delete(f"{paths.keys}/{period}") for period in sorted(read.folders[paths.keys] or ())]
     ops += [Delete(paths.tx(int(name))) for name in sorted(read.folders[paths.transactions] or ())]
     ops += [Delete(paths.chunk(name)) for name in sorted(read.folders[paths.chunks] or ())]
     pointer = CommitPointer(committed=seed.committed, fence=seed.fence)
     # No task owns what is unfinished: the list of those whose replay began is where people find it.
     shared = shared_records(paths, seed.next_txid, pointer, Exceptions(replaying=seed.unfinished_txids))
-    ops += [_put(read.nodes, one, content) for one, content in shared.items()]
+    ops += [_put(read.nodes, znode_path, content) for znode_path, content in shared.items()]
     if read.folders[paths.claims] is not None:
         claims = claims_of(znodes, paths).items()
         ops += [Delete(paths.claim(key)) for key, (txid, _) in claims if txid >= seed.next_txid]
@@ -347,8 +352,8 @@ def _events(znodes: ZNodes, paths: LedgerPaths, seed: Seed, op: str) -> Iterator
     if tx is not None:
         with suppress(CorruptError):  # no record stops a repair: then events of any time are asked for
             begun_ms = codec.decode_tx(tx.data, oldest, lambda _ref: ({}, {})).times_ms.get("begun", 0)
-    asked = Announcement(txids=open_, by=Owner(program="repair"), since_ms=begun_ms)
-    after = replace(after, announced=(*events.announced, asked))
+    announcement = Announcement(txids=open_, by=Owner(program="repair"), since_ms=begun_ms)
+    after = replace(after, announced=(*events.announced, announcement))
     yield Set(paths.events, encode_events(after, op=op), node.version)
 
 
@@ -401,11 +406,11 @@ def _records(seed: Seed, op: str, now_ms: int) -> list[TxRecord]:
         )
     if seed.unfinished is None:
         return records
-    known = {tx.txid: tx for tx in seed.known}
+    records_by_txid = {tx.txid: tx for tx in seed.known}
     for txid in seed.unfinished_txids:
-        tx = known.get(txid)
+        tx = records_by_txid.get(txid)
         if tx is None:  # the last one alone: only the positions of the states tell what it is
-            carried = {name: one for name, one in seed.position.items() if name not in seed.unfinished}
+            carried = {name: value for name, value in seed.position.items() if name not in seed.unfinished}
             tx = TxRecord(
                 txid=txid,
                 status=Status.PROCESSING,
@@ -417,6 +422,13 @@ def _records(seed: Seed, op: str, now_ms: int) -> list[TxRecord]:
             )
         records.append(_unfinished(tx, seed, op, now_ms))
     return records
+
+
+def partition_of(metadata: Mapping[str, Json]) -> PartitionRevision | None:
+    """The partition of a transaction of a bound topology, from the metadata of its streams."""
+    keys = {one["partition"] for one in metadata.values() if isinstance(one, dict) and one.keys() == BOUND_METADATA}
+    key = next(iter(keys), None)
+    return PartitionRevision(key=key, n=1, start_ms=0, end_ms=0) if isinstance(key, str) else None
 
 
 def _claim(seed: Seed, txid: int) -> Claim:
@@ -434,6 +446,7 @@ def _unfinished(tx: TxRecord, seed: Seed, op: str, now_ms: int) -> TxRecord:
         claim=tx.claim,
         op=op,
         owner=Owner(program="repair"),
+        partition=tx.partition or partition_of(tx.metadata),
         touched=True,
         accepted=tx.accepted,
         times_ms={"begun": tx.begun_ms or now_ms, Status.PROCESSING.value: now_ms},

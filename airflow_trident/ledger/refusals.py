@@ -17,6 +17,14 @@ def definition_changed(name: str, differences: Sequence[str]) -> DefinitionChang
     )
 
 
+def bound_otherwise(name: str, difference: str) -> DefinitionChangedError:
+    return DefinitionChangedError(
+        f"the name {name!r} belongs to a topology with another definition: {difference}",
+        "Give the new topology another name. It may write to the same tables: a partition that is asked for replaces "
+        "what the old one wrote there.",
+    )
+
+
 def claim_pruned(topology: str, key: str) -> TransitionError:
     return TransitionError(
         f"the cleared run {key!r} is so old that its claim was pruned: which transaction it had is not known",

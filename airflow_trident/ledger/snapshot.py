@@ -24,6 +24,7 @@ from airflow_trident.protocol.metadata import (
     unpack_metadata,
     unpacked,
 )
+from airflow_trident.protocol.partition_keys import NO_ENTRY, PartitionEntry, decode_keys, encode_keys
 from airflow_trident.protocol.records import CommitPointer, Exceptions, LedgerView, StagedRef, TopologyRecord, TxRecord
 
 
@@ -77,12 +78,12 @@ class FolderNames(Collection[str]):
         news = self.differing(written)
         for name in sorted(name for name, is_there in news.items() if is_there):
             self._names.insert(bisect_left(self._names, name), name)
-        gone = sorted(bisect_left(self._names, name) for name, is_there in news.items() if not is_there)
-        while gone:  # those that follow on each other go at once: what stands behind them is moved once
-            last = gone.pop()
+        removed_indexes = sorted(bisect_left(self._names, name) for name, is_there in news.items() if not is_there)
+        while removed_indexes:  # those that follow on each other go at once: what stands behind them is moved once
+            last = removed_indexes.pop()
             first = last
-            while gone and gone[-1] == first - 1:
-                first = gone.pop()
+            while removed_indexes and removed_indexes[-1] == first - 1:
+                first = removed_indexes.pop()
             del self._names[first : last + 1]
 
     def _place(self, name: str) -> int | None:
@@ -149,6 +150,19 @@ class Snapshot:
     def claim_at(self, path: str) -> ClaimKey | None:
         node = self._node(path)
         return None if node is None else codec.decode_claim(node.data, path)
+
+    def keys(self, path: str) -> Mapping[str, PartitionEntry]:
+        """The partition keys in a record of the index."""
+        node = self._node(path)
+        return {} if node is None else self._cache.decoded(path, node.data, decode_keys)
+
+    def entry(self, key: str) -> PartitionEntry:
+        """The entry of a partition key in the index."""
+        return self.keys(self.paths.period(key)).get(key, NO_ENTRY)
+
+    def put_entry(self, key: str, entry: PartitionEntry) -> Create | Set:
+        path = self.paths.period(key)
+        return self.put(path, encode_keys({**self.keys(path), key: entry}))
 
     def tx(self, txid: int) -> TxRecord | None:
         path = self.paths.tx(txid)
@@ -271,9 +285,9 @@ class Snapshot:
         return node
 
     def _blob(self, txid: int, ref: BlobRef) -> Positions:
-        known = self._cache.blob(ref)
-        if known is not None:
-            return known
+        remembered = self._cache.blob(ref)
+        if remembered is not None:
+            return remembered
         self._fetch_chunks(self._unread_chunks(txid, ref))
         base = self._base(txid, ref.base) if ref.base else b""
         packed = self._packed(self.paths.chunks_of(txid, ref))
@@ -281,9 +295,9 @@ class Snapshot:
 
     def _base(self, txid: int, ref: BaseRef) -> bytes:
         """The plain JSON that the metadata of `txid` shares with others."""
-        known = self._cache.base(ref)
-        if known is not None:
-            return known
+        remembered = self._cache.base(ref)
+        if remembered is not None:
+            return remembered
         paths = self.paths.chunks_of(ref.txid, ref)
         self._fetch_chunks(paths)
         return self._cache.remember_base(ref, unpacked(self._packed(paths), self.paths.tx(txid)))
@@ -306,11 +320,11 @@ class Snapshot:
 
 def _below(writes: Iterable[Write]) -> dict[str, dict[str, bool]]:
     """Folder -> the names in it that are written -> does the node exist afterwards?"""
-    found: dict[str, dict[str, bool]] = {}
+    names_by_folder: dict[str, dict[str, bool]] = {}
     for write in writes:
         folder, _, name = write.path.rpartition("/")
-        found.setdefault(folder, {})[name] = not isinstance(write, Delete)
-    return found
+        names_by_folder.setdefault(folder, {})[name] = not isinstance(write, Delete)
+    return names_by_folder
 
 
 class _ChunkMissing(Exception):
@@ -334,11 +348,11 @@ class Cache:
     def decoded(self, path: str, data: bytes, decode: Callable[[bytes, str], T]) -> T:
         """Every step looks at these records: decodes one only once, as long as it stays the same. The result must be
         immutable, because it is shared."""
-        known = self._decoded.get(path)
-        if known is None or known[0] != data:
-            known = self._decoded[path] = (data, decode(data, path))
-        found: T = known[1]
-        return found
+        remembered = self._decoded.get(path)
+        if remembered is None or remembered[0] != data:
+            remembered = self._decoded[path] = (data, decode(data, path))
+        record: T = remembered[1]
+        return record
 
     def blob(self, ref: BlobRef) -> Positions | None:
         return self._blobs.get(ref)

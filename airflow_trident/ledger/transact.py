@@ -35,7 +35,7 @@ from airflow_trident.ledger.layout import LedgerPaths
 from airflow_trident.ledger.snapshot import Cache, Snapshot, Write
 from airflow_trident.ledger.znodes import Check, Op, WriteRefusedError, ZNodes
 from airflow_trident.protocol import codec
-from airflow_trident.protocol.records import CommitTicket, Owner, StagedRef, TxRecord
+from airflow_trident.protocol.records import Claim, CommitTicket, Owner, StagedRef, TxRecord
 
 T = TypeVar("T")
 
@@ -77,33 +77,33 @@ class Transactor:
         self._deadline_s = deadline_s
         self.cache = Cache(znodes)
 
-    def fresh(self, where: LedgerPaths, paths: Iterable[str] = (), folders: Iterable[str] = ()) -> Snapshot:
+    def fresh(self, ledger_paths: LedgerPaths, paths: Iterable[str] = (), folders: Iterable[str] = ()) -> Snapshot:
         """A snapshot that is at least as new as this call. It is not one moment: later paths may be newer.
 
         :raises UnknownTopologyError: the topology is gone.
         :raises FencedError: it was deleted and created again.
         """
         self.cache.forget()
-        self.cache.fetch([where.topology, *paths], folders)
-        node = self.cache.node(where.topology)
-        name = where.topology.rpartition("/")[2]
+        self.cache.fetch([ledger_paths.topology, *paths], folders)
+        node = self.cache.node(ledger_paths.topology)
+        name = ledger_paths.topology.rpartition("/")[2]
         if node is None:
             raise UnknownTopologyError(f"there is no ledger of a topology {name!r}", "Run its coordinator first.")
-        found = self.cache.decoded(where.topology, node.data, codec.decode_topology).incarnation
-        if found != where.incarnation:
+        incarnation = self.cache.decoded(ledger_paths.topology, node.data, codec.decode_topology).incarnation
+        if incarnation != ledger_paths.incarnation:
             self.cache.forget()
-            raise another_incarnation(name, found, where.incarnation)
-        return Snapshot(where, self.cache, self._clock_ms())
+            raise another_incarnation(name, incarnation, ledger_paths.incarnation)
+        return Snapshot(ledger_paths, self.cache, self._clock_ms())
 
-    def remembered(self, where: LedgerPaths, paths: Sequence[str]) -> Snapshot:
+    def remembered(self, ledger_paths: LedgerPaths, paths: Sequence[str]) -> Snapshot:
         """A snapshot of remembered records; it reads the others."""
-        if not self.cache.has([where.topology], ()):
-            return self.fresh(where, paths)
+        if not self.cache.has([ledger_paths.topology], ()):
+            return self.fresh(ledger_paths, paths)
         self.cache.fetch(paths)
-        return Snapshot(where, self.cache, self._clock_ms())
+        return Snapshot(ledger_paths, self.cache, self._clock_ms())
 
     def run(
-        self, where: LedgerPaths, decide: Decide[T], *, paths: Iterable[str] = (), folders: Iterable[str] = ()
+        self, ledger_paths: LedgerPaths, decide: Decide[T], *, paths: Iterable[str] = (), folders: Iterable[str] = ()
     ) -> T:
         """Decides and writes, and decides again as long as others write in between.
 
@@ -113,10 +113,12 @@ class Transactor:
         :raises LedgerUnavailableError: others were faster until the deadline.
         """
         deadline = time.monotonic() + self._deadline_s
-        remembered = self.cache.has([where.topology, *paths], folders)
+        remembered = self.cache.has([ledger_paths.topology, *paths], folders)
         while True:
             snapshot = (
-                Snapshot(where, self.cache, self._clock_ms()) if remembered else self.fresh(where, paths, folders)
+                Snapshot(ledger_paths, self.cache, self._clock_ms())
+                if remembered
+                else self.fresh(ledger_paths, paths, folders)
             )
             try:
                 decided = decide(snapshot)
@@ -133,7 +135,8 @@ class Transactor:
             remembered = False
             if time.monotonic() > deadline:
                 raise LedgerUnavailableError(
-                    f"others kept changing {where.topology} for {self._deadline_s:g} s", "Run the same step again."
+                    f"others kept changing {ledger_paths.topology} for {self._deadline_s:g} s",
+                    "Run the same step again.",
                 )
 
     def _moved(self, snapshot: Snapshot) -> bool:
@@ -192,9 +195,9 @@ class Transactor:
                 return node is not None and codec.op_of(node.data, witness) == op
 
 
-def another_incarnation(topology: str, found: str, known: str) -> FencedError:
+def another_incarnation(topology: str, incarnation: str, expected: str) -> FencedError:
     return FencedError(
-        f"topology {topology!r} was deleted and created again: it is now {found}, this was {known}",
+        f"topology {topology!r} was deleted and created again: it is now {incarnation}, this was {expected}",
         "Clear the whole run, its coordinator included.",
     )
 
@@ -283,15 +286,15 @@ class Verb(Generic[P, R]):
         moved, named = _places(self.decide, len(args), tuple(kwargs))
         ahead = self._reads(ledger, *args, *[kwargs[name] for name in moved], **{name: kwargs[name] for name in named})
         try:
-            result = ledger.run(decide, ahead)
+            answer = ledger.run(decide, ahead)
         except TridentError as error:
             _tell(ledger, self.name, error)
             raise
         if self._then is not None:
-            self._then(ledger, result)
+            self._then(ledger, answer)
         if changes:
-            _tell(ledger, self.name, result)
-        return result
+            _tell(ledger, self.name, answer)
+        return answer
 
 
 @functools.cache
@@ -300,8 +303,8 @@ def _places(verb: Callable[..., Any], positional: int, names: tuple[str, ...]) -
 
     :raises TypeError: the verb does not take these arguments.
     """
-    given = inspect.signature(verb).bind(None, *([None] * positional), **{name: name for name in names})
-    return given.args[1 + positional :], list(given.kwargs)
+    bound = inspect.signature(verb).bind(None, *([None] * positional), **{name: name for name in names})
+    return bound.args[1 + positional :], list(bound.kwargs)
 
 
 def _tell(ledger: RunsVerbs, verb: str, answer: object) -> None:
@@ -322,8 +325,8 @@ def the_topology(*_: Any, **__: Any) -> Prefetch:
 
 
 def the_deployment(ledger: RunsVerbs, *_: Any, **__: Any) -> Prefetch:
-    where = ledger.paths().deployment
-    return Prefetch([where], [where])
+    folder = ledger.paths().deployment
+    return Prefetch([folder], [folder])
 
 
 def the_pointer(ledger: RunsVerbs, *_: Any, **__: Any) -> Prefetch:
@@ -345,7 +348,7 @@ def with_what_is_kept(ledger: RunsVerbs, about: About, *_: Any, **__: Any) -> Pr
 def staged(ledger: RunsVerbs, done: Sequence[StagedAttempt], *, gate_by: Owner | str = "") -> Prefetch:
     """With what the commit after it reads, if the same step opens the gate."""
     ahead = with_what_is_kept(ledger, done) if gate_by else transactions(ledger, done)
-    return _and_chunks(ledger, ahead, [one.staged for one in done])
+    return _and_chunks(ledger, ahead, [attempt.staged for attempt in done])
 
 
 # ---- claims ----------------------------------------------------------------------------------------------------
@@ -355,12 +358,22 @@ def of_claims(ledger: RunsVerbs, batches: NextBatches, **_: Any) -> Prefetch:
     """With the claims' keys, and with the folders, where the commit after it looks for what to prune."""
     paths, cache = ledger.paths(), ledger.transactor.cache
     keys, shared = [paths.claim(claim.key) for claim in batches.claims], paths.about(0)
+    asked = batches.partitions.values()
+    bound = dict.fromkeys(paths.period(one.partition.key) for one in asked)
+    last = [paths.tx(one.seen.tx) for one in asked if one.seen.tx]
     if cache.has([paths.topology, *shared], ()):
         # A process that goes from one transaction to the next need not read the node of a new claim: creating it shows
         # whether it exists.
         for key in keys:
             cache.assume_missing(key)
-    return Prefetch([*shared, *keys], paths.pruned())
+    return Prefetch([*shared, *keys, *bound, *last], paths.pruned())
+
+
+def of_partition(ledger: RunsVerbs, txid: int, key: str, *_: Any, claim: Claim | None = None, **__: Any) -> Prefetch:
+    """For the unfinished transaction of a partition key."""
+    paths = ledger.paths()
+    claims = [] if claim is None else [paths.claim(claim.key)]
+    return Prefetch([*paths.about(0), paths.period(key), *claims, paths.tx(txid)])
 
 
 def tickets_and_claims(
@@ -376,7 +389,7 @@ def tickets_and_claims(
 
 def _txids(about: About) -> list[int]:
     members = about if isinstance(about, Sequence) else [about]
-    return [one if isinstance(one, int) else one.txid for one in members]
+    return [member if isinstance(member, int) else member.txid for member in members]
 
 
 def _about(ledger: RunsVerbs, txids: Iterable[int]) -> Prefetch:
@@ -391,7 +404,7 @@ def _and_what_is_kept(ledger: RunsVerbs, txids: Iterable[int]) -> Prefetch:
 
 def _and_chunks(ledger: RunsVerbs, ahead: Prefetch, staged: Iterable[StagedRef]) -> Prefetch:
     """With the chunks that the step creates: creating them shows whether they exist."""
-    chunks = list(dict.fromkeys(ledger.paths().chunk(one.chunk) for one in staged if one.content))
+    chunks = list(dict.fromkeys(ledger.paths().chunk(ref.chunk) for ref in staged if ref.content))
     for path in chunks:
         ledger.transactor.cache.assume_missing(path)
     return Prefetch([*ahead.paths, *chunks], ahead.folders)

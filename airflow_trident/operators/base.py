@@ -70,6 +70,11 @@ def require_topology(topology: Topology | str) -> Topology:
         )
     topology.compile()
     require_durable(topology)
+    if topology.partitions is not None:
+        raise ConfigurationError(
+            f"topology {topology.name!r} is bound to partitions, and tasks of Airflow take what is new",
+            'Run it in a program, as LocalRunner(...).run(partitions=["2026-11-24"]).',
+        )
     return topology
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.protocol.durable_format import (
+    PARTITIONS,
     RECORDS,
     SHARED_METADATA,
     is_whole,
@@ -61,6 +62,10 @@ def topology_body(record: TopologyRecord) -> dict[str, Any]:
     """The record's fields as JSON, with those of a newer version."""
     body = plain_fields(replace(record, extra={}))
     del body["extra"]
+    if body["definition"]["partitions"]:
+        body["features"] = [PARTITIONS]
+    else:
+        del body["definition"]["partitions"]
     for spout in body["definition"]["spouts"].values():
         if not spout["adapts"]:
             del spout["adapts"]
@@ -100,7 +105,7 @@ def encode_exceptions(exceptions: Exceptions) -> bytes:
 
 def exceptions_body(exceptions: Exceptions) -> dict[str, Any]:
     """The lists as JSON: txids, and [first, last] for a range."""
-    body = {one.name: getattr(exceptions, one.name) for one in fields(Exceptions)}
+    body = {list_field.name: getattr(exceptions, list_field.name) for list_field in fields(Exceptions)}
     for name in ("skipped", "closed"):
         body[name] = [first if first == last else [first, last] for first, last in body[name].ranges]
     return body
@@ -141,21 +146,21 @@ def tx_body(record: TxRecord) -> dict[str, Any]:
     if body["staged"] and not body["staged"]["chunk"]:
         del body["staged"]["chunk"]
     body["owner"] = {name: value for name, value in body["owner"].items() if value != getattr(NOBODY, name)}
-    for name in ("invalidated", "first_error", "accepted", "attempts", "plan", "late_rows"):
+    for name in ("invalidated", "first_error", "accepted", "attempts", "plan", "late_rows", "partition"):
         if not body[name]:
             del body[name]
     return {**record.extra, **body}
 
 
-def require_json(value: object, what: str) -> Any:
+def require_json(value: object, subject: str) -> Any:
     """`value` as it will come back from JSON.
 
     :raises ConfigurationError: it would come back changed, or not at all.
     """
-    back = json.loads(json_bytes(value, what))
+    back = json.loads(json_bytes(value, subject))
     if back != value:
         raise ConfigurationError(
-            f"{what} does not survive JSON: {short(value)} comes back as {short(back)}",
+            f"{subject} does not survive JSON: {short(value)} comes back as {short(back)}",
             "Use only dicts with text keys, lists, texts, numbers, booleans and None.",
         )
     return back
@@ -196,17 +201,25 @@ def decode_pointer(data: bytes, path: str) -> CommitPointer:
 def decode_exceptions(data: bytes, path: str) -> Exceptions:
     body = RECORDS.load(data, path)
     ranges: dict[str, Any] = {name: {"ranges": _pairs(body[name])} for name in ("skipped", "closed") if name in body}
-    found = RECORDS.build(Exceptions, {**body, **ranges}, path, needed=("failed", "skipped", "late"))
-    lists = [Txids.of(*found.failed), found.skipped, Txids.of(*found.late), Txids.of(*found.replaying), found.closed]
-    every = Txids.joined(part for one in lists for part in one.ranges)
+    exceptions = RECORDS.build(Exceptions, {**body, **ranges}, path, needed=("failed", "skipped", "late"))
+    lists = [
+        Txids.of(*exceptions.failed),
+        exceptions.skipped,
+        Txids.of(*exceptions.late),
+        Txids.of(*exceptions.replaying),
+        exceptions.closed,
+    ]
+    every = Txids.joined(part for txids in lists for part in txids.ranges)
     require((every.lowest or 1) >= 1, path, f"it has the txid {every.lowest}")
     require(len(every) == sum(map(len, lists)), path, "a transaction is in it twice")
-    return replace(found, skipped=Txids.joined(found.skipped.ranges), closed=Txids.joined(found.closed.ranges))
+    return replace(
+        exceptions, skipped=Txids.joined(exceptions.skipped.ranges), closed=Txids.joined(exceptions.closed.ranges)
+    )
 
 
 def _pairs(value: Any) -> Any:
     """Each txid as a range."""
-    return [[one, one] if is_whole(one) else one for one in value] if isinstance(value, list) else value
+    return [[txid, txid] if is_whole(txid) else txid for txid in value] if isinstance(value, list) else value
 
 
 def decode_claim(data: bytes, path: str) -> ClaimKey:
@@ -280,17 +293,17 @@ class _Marked:
 def _blob_ref(body: Mapping[str, Any], path: str) -> BlobRef | None:
     if "blob" not in body:
         return None
-    where = f"{path} blob"
-    ref = RECORDS.build(BlobRef, RECORDS.mapping(body["blob"], where), where)
-    for one in (ref, ref.base):
-        least = 0 if one is ref and ref.base is not None else 1
+    subject = f"{path} blob"
+    ref = RECORDS.build(BlobRef, RECORDS.mapping(body["blob"], subject), subject)
+    for blob in (ref, ref.base):
+        least = 0 if blob is ref and ref.base is not None else 1
         require(
-            one is None or (one.bytes >= 0 and one.chunks >= least),
-            where,
-            f"it has {one and one.bytes} bytes in {one and one.chunks} chunks",
+            blob is None or (blob.bytes >= 0 and blob.chunks >= least),
+            subject,
+            f"it has {blob and blob.bytes} bytes in {blob and blob.chunks} chunks",
         )
     return ref
 
 
-def _extra(kind: type[Any], body: Mapping[str, Any], *known: str) -> dict[str, Json]:
-    return {name: value for name, value in unknown_fields(kind, body).items() if name not in known}
+def _extra(kind: type[Any], body: Mapping[str, Any], *excluded: str) -> dict[str, Json]:
+    return {name: value for name, value in unknown_fields(kind, body).items() if name not in excluded}

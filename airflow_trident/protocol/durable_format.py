@@ -44,44 +44,44 @@ class Format:
     error: type[TridentError] = CorruptRecordError
     features: frozenset[str] = frozenset()
 
-    def damaged(self, where: str, why: str) -> TridentError:
-        return self.error(f"{self._name(where)} is damaged: {why}", self.cure)
+    def damaged(self, subject: str, why: str) -> TridentError:
+        return self.error(f"{self._name(subject)} is damaged: {why}", self.cure)
 
-    def load(self, data: bytes | str, where: str) -> dict[str, Any]:
+    def load(self, data: bytes | str, subject: str) -> dict[str, Any]:
         """The fields of a record, without its version.
 
-        :param where: its place, for error texts.
+        :param subject: its place, for error texts.
         :raises NewerRecordError: a newer version wrote it, or it uses a feature unknown to this one.
         :raises CorruptRecordError: (or :attr:`error`) it is damaged.
         """
-        return self.open(self.parsed(data, where), where)
+        return self.open(self.parsed(data, subject), subject)
 
-    def open(self, value: object, where: str) -> dict[str, Any]:
+    def open(self, value: object, subject: str) -> dict[str, Any]:
         """As :meth:`load`, for parsed JSON."""
-        body = dict(self.mapping(value, where))
+        body = dict(self.mapping(value, subject))
         version = body.pop(self.key, None)
         if is_whole(version) and version > self.version:
             raise NewerRecordError(
-                f"{self._name(where)} has version {version}, and this airflow-trident reads {self.version}",
+                f"{self._name(subject)} has version {version}, and this airflow-trident reads {self.version}",
                 "Install the airflow-trident version that wrote it, or a newer one.",
             )
         if version != self.version or not is_whole(version):
-            raise self.damaged(where, f"its version is {version!r}")
-        self._require_features(body.pop(_FEATURES, []), where)
+            raise self.damaged(subject, f"its version is {version!r}")
+        self._require_features(body.pop(_FEATURES, []), subject)
         return body
 
-    def parsed(self, data: bytes | str, where: str) -> Any:
+    def parsed(self, data: bytes | str, subject: str) -> Any:
         try:
             return json.loads(data)
         except (ValueError, RecursionError) as error:  # JSONDecodeError and UnicodeDecodeError are ValueErrors
-            raise self.damaged(where, f"it is not JSON ({error})") from error
+            raise self.damaged(subject, f"it is not JSON ({error})") from error
 
-    def mapping(self, value: object, where: str) -> dict[str, Any]:
+    def mapping(self, value: object, subject: str) -> dict[str, Any]:
         if not isinstance(value, dict):
-            raise self.damaged(where, f"it is not a JSON object but {short(value)}")
+            raise self.damaged(subject, f"it is not a JSON object but {short(value)}")
         return value
 
-    def build(self, kind: type[T], body: Mapping[str, Any], where: str, *, needed: Collection[str] = ()) -> T:
+    def build(self, kind: type[T], body: Mapping[str, Any], subject: str, *, needed: Collection[str] = ()) -> T:
         """Builds a dataclass from the fields of a record; unknown ones are dropped.
 
         :param needed: fields that must be there although they have a default: every version of the format wrote them.
@@ -90,47 +90,47 @@ class Format:
 
         missing = [name for name in needed if name not in body]
         if missing:
-            raise self.damaged(where, f"the field {missing[0]!r} is missing")
+            raise self.damaged(subject, f"the field {missing[0]!r} is missing")
         try:
-            found = msgspec.convert(body, _wire(kind), strict=True)
+            converted = msgspec.convert(body, _wire(kind), strict=True)
         except (msgspec.ValidationError, RecursionError, UnicodeError) as error:
-            raise self.damaged(where, _why(error)) from error
-        return kind(**{name: getattr(found, name) for name in _names(kind)})
+            raise self.damaged(subject, _why(error)) from error
+        return kind(**{name: getattr(converted, name) for name in _names(kind)})
 
-    def dump(self, body: Mapping[str, Any], what: str) -> bytes:
+    def dump(self, body: Mapping[str, Any], subject: str) -> bytes:
         """:raises ConfigurationError: `body` has a value that JSON does not know."""
-        return json_bytes({self.key: self.version, **body}, what)
+        return json_bytes({self.key: self.version, **body}, subject)
 
-    def _name(self, where: str) -> str:
-        return f"{self.noun} {where}".rstrip()
+    def _name(self, subject: str) -> str:
+        return f"{self.noun} {subject}".rstrip()
 
-    def _require_features(self, found: object, where: str) -> None:
-        if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
-            raise self.damaged(where, f"its features are {short(found)}")
-        unknown = sorted(set(found) - self.features)
+    def _require_features(self, features: object, subject: str) -> None:
+        if not isinstance(features, list) or not all(isinstance(feature, str) for feature in features):
+            raise self.damaged(subject, f"its features are {short(features)}")
+        unknown = sorted(set(features) - self.features)
         if unknown:
             raise NewerRecordError(
-                f"{self._name(where)} uses what this airflow-trident does not know: {', '.join(map(repr, unknown))}",
+                f"{self._name(subject)} uses what this airflow-trident does not know: {', '.join(map(repr, unknown))}",
                 "Install the airflow-trident version that wrote it, or a newer one.",
             )
 
 
 def unknown_fields(kind: type[Any], body: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of `body` that the dataclass lacks: a newer version wrote them."""
-    known = _names(kind)
-    return {name: value for name, value in body.items() if name not in known}
+    names = _names(kind)
+    return {name: value for name, value in body.items() if name not in names}
 
 
 def plain_fields(record: object) -> dict[str, Any]:
     """A dataclass as JSON values, at every level. As :func:`dataclasses.asdict`, at a tenth of the cost."""
     import msgspec
 
-    found: dict[str, Any] = msgspec.to_builtins(record)
-    return found
+    plain: dict[str, Any] = msgspec.to_builtins(record)
+    return plain
 
 
-def json_bytes(value: object, what: str) -> bytes:
-    """:param what: names it in the error.
+def json_bytes(value: object, subject: str) -> bytes:
+    """:param subject: names it in the error.
     :raises ConfigurationError: `value` has something that JSON does not know.
     """
     try:
@@ -138,7 +138,7 @@ def json_bytes(value: object, what: str) -> bytes:
         return _TO_JSON.encode(value).encode("ascii")
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigurationError(
-            f"{what} cannot be written as JSON: {error}",
+            f"{subject} cannot be written as JSON: {error}",
             "Use only dicts with text keys, lists, texts, finite numbers, booleans and None.",
         ) from error
 
@@ -153,7 +153,7 @@ def short(value: object) -> str:
 
 
 def _fields(kind: Any) -> tuple[Field[Any], ...]:
-    return tuple(one for one in fields(kind) if one.init)
+    return tuple(member for member in fields(kind) if member.init)
 
 
 _known_names: dict[type[Any], dict[str, None]] = {}
@@ -162,7 +162,7 @@ _known_names: dict[type[Any], dict[str, None]] = {}
 def _names(kind: type[Any]) -> dict[str, None]:
     """The names of the fields, in their order."""
     if kind not in _known_names:
-        _known_names[kind] = dict.fromkeys(one.name for one in _fields(kind))
+        _known_names[kind] = dict.fromkeys(member.name for member in _fields(kind))
     return _known_names[kind]
 
 
@@ -175,18 +175,18 @@ def _wire(kind: type[Any]) -> Any:
 
     if kind not in _wires:
         hints = get_type_hints(kind, localns={"Json": Any})
-        fields_ = [(one.name, hints[one.name], *_default(one)) for one in _fields(kind)]
+        fields_ = [(member.name, hints[member.name], *_default(member)) for member in _fields(kind)]
         _wires[kind] = msgspec.defstruct(kind.__name__, fields_, kw_only=True)
     return _wires[kind]
 
 
-def _default(one: Field[Any]) -> tuple[Any, ...]:
+def _default(member: Field[Any]) -> tuple[Any, ...]:
     import msgspec
 
-    if one.default is not MISSING:
-        return (one.default,)
-    if one.default_factory is not MISSING:
-        return (msgspec.field(default_factory=one.default_factory),)
+    if member.default is not MISSING:
+        return (member.default,)
+    if member.default_factory is not MISSING:
+        return (msgspec.field(default_factory=member.default_factory),)
     return ()
 
 
@@ -200,11 +200,13 @@ def _why(error: Exception) -> str:
 VERSION = 1
 SHARED_METADATA = "shared-metadata"
 """The feature of a record whose metadata is a patch of another record's: a version that cannot read it must stop."""
+PARTITIONS = "partitions"
+"""The feature of a topology that is bound to partitions: a version that does not know it would begin what is new."""
 RECORDS = Format(
     noun="the ledger record",
     version=VERSION,
     cure="Nothing is guessed: restore the ledger from a back-up, or mend this record by hand.",
-    features=frozenset({SHARED_METADATA}),
+    features=frozenset({PARTITIONS, SHARED_METADATA}),
 )
 
 

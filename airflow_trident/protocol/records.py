@@ -207,8 +207,8 @@ class Owner:
         """``user@host/pid``, as far as it is known."""
         if not self.host:
             return ""
-        where = f"{self.host}/{self.pid}"
-        return f"{self.user}@{where}" if self.user else where
+        location = f"{self.host}/{self.pid}"
+        return f"{self.user}@{location}" if self.user else location
 
     def __str__(self) -> str:
         if not self.place:
@@ -291,6 +291,17 @@ class PastAttempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionRevision:
+    """Which partition a transaction of a bound topology has. `n`: 1 for the first transaction of this partition, 2 for
+    the second one. `start_ms` and `end_ms`: of the partition."""
+
+    key: str
+    n: int
+    start_ms: int
+    end_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TxRecord:
     """`tx/<19 digits>`: one transaction.
 
@@ -305,7 +316,8 @@ class TxRecord:
     `late_rows`: state -> tuples that came too late for all their windows, or without a time, if any. `error`: of the
     last attempt that failed, or why it was skipped; `first_error`: of the first failure since the last success, if that
     differs. `attempts`: the latest attempts that did not commit it, oldest first. `accepted`: who made it take a mended
-    source, and why (`protocol.decide`). `extra`: fields of a newer version, kept unchanged.
+    source, and why (`protocol.decide`). `partition`: of a bound topology. `extra`: fields of a newer version, kept
+    unchanged.
     """
 
     txid: int
@@ -327,6 +339,7 @@ class TxRecord:
     times_ms: dict[str, int] = field(default_factory=dict)
     plan: str = ""
     late_rows: dict[str, int] = field(default_factory=dict)
+    partition: PartitionRevision | None = None
     extra: dict[str, Json] = field(default_factory=dict)
 
     @property
@@ -346,8 +359,8 @@ class TxRecord:
 
     def with_past_attempt(self, *, ended_ms: int = 0, error: str = "") -> TxRecord:
         """Adds the current attempt to the past ones. If it reported its end before, that report stays."""
-        told = self.attempts[-1] if self.attempts and self.attempts[-1].attempt == self.attempt else None
-        if self.attempt == NO_ATTEMPT or (told is not None and not ended_ms):
+        reported = self.attempts[-1] if self.attempts and self.attempts[-1].attempt == self.attempt else None
+        if self.attempt == NO_ATTEMPT or (reported is not None and not ended_ms):
             return self
         over = PastAttempt(
             attempt=self.attempt,
@@ -356,13 +369,18 @@ class TxRecord:
             ended_ms=ended_ms,
             error=error[:PAST_ERROR_CHARACTERS],
         )
-        before = self.attempts if told is None else self.attempts[:-1]
+        before = self.attempts if reported is None else self.attempts[:-1]
         return replace(self, attempts=(*before, over)[-ATTEMPTS_KEPT:])
 
     @property
     def all_errors(self) -> str:
         """The errors as one text."""
         return f"{self.error}\nThe first error was: {self.first_error}" if self.first_error else self.error
+
+    @property
+    def partitions(self) -> tuple[str, ...]:
+        """The keys of the partitions that its batch replaces."""
+        return () if self.partition is None else (self.partition.key,)
 
     @property
     def position(self) -> dict[str, Json]:
@@ -414,6 +432,7 @@ class CommitTicket:
     hold before it takes this one (`protocol.state_gaps`). `floor`: no transaction below it may come any more, so states
     need not remember what they left out there. `states`: the names of all states that must have the transaction before
     it is COMMITTED. `bars`: the ticket may only bar lower fences (:meth:`Ledger.bar`); a state takes no batch by it.
+    `partitions`: the keys of the partitions that the batch replaces; of a bound topology one, else none.
     """
 
     topology: str
@@ -430,6 +449,7 @@ class CommitTicket:
     needed: dict[str, Txids] = field(default_factory=dict)
     floor: int = 0
     states: frozenset[str] = frozenset()
+    partitions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,12 +59,13 @@ def _kind_in(note: str) -> str:
 class Definition:
     """The parts of a topology that its ledger and states depend on: changing them needs a person's consent.
 
-    `spouts`: by stream name; `states`: by state name. User functions are not part of it: a fixed function makes no new
-    topology.
+    `spouts`: by stream name; `states`: by state name; `partitions`: to which partitions it is bound, "" to none. User
+    functions are not part of it: a fixed function makes no new topology.
     """
 
     spouts: dict[str, SpoutDefinition]
     states: dict[str, StateDefinition]
+    partitions: str = ""
 
     @property
     def opaque(self) -> frozenset[str]:
@@ -75,7 +76,9 @@ class Definition:
         """What changed from `self` to `other`, one line each; empty if nothing did."""
         if self == other:
             return []
+        bound = [{"partitions": one.partitions or "none"} for one in (self, other)]
         return [
+            *_changed("the topology's", *bound),
             *_changed("stream", self.spouts, other.spouts),
             *_changed("state", _beside(self.states, other.states), _beside(other.states, self.states)),
         ]
@@ -87,12 +90,12 @@ class Definition:
 
 
 def _beside(some: Mapping[str, StateDefinition], others: Mapping[str, StateDefinition]) -> dict[str, StateDefinition]:
-    return {name: one.beside(others.get(name)) for name, one in some.items()}
+    return {name: definition.beside(others.get(name)) for name, definition in some.items()}
 
 
-def _changed(what: str, old: Mapping[str, object], new: Mapping[str, object]) -> list[str]:
+def _changed(noun: str, old: Mapping[str, object], new: Mapping[str, object]) -> list[str]:
     changed = (name for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name))
-    return [f"{what} {name}: {old.get(name, 'absent')} -> {new.get(name, 'absent')}" for name in changed]
+    return [f"{noun} {name}: {old.get(name, 'absent')} -> {new.get(name, 'absent')}" for name in changed]
 
 
 class BoxKind(StrEnum):

@@ -9,25 +9,51 @@ from __future__ import annotations
 import getpass
 import os
 import socket
+import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 
 from airflow_trident.engine.engine import Engine, quiet
+from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.object_stores import require_place
 from airflow_trident.io.paths import AnyPath
+from airflow_trident.ledger.answers import Begun
 from airflow_trident.ledger.ledger import Ledger, MemoryLedger, topology_names
 from airflow_trident.names import DEFAULT_RETENTION
 from airflow_trident.protocol.decide import Blocked
-from airflow_trident.protocol.records import Claim, Owner, Status, TxRecord
+from airflow_trident.protocol.partitions import OnMissing
+from airflow_trident.protocol.records import Claim, OnFailure, Owner, Status, TxRecord
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.open_resources import OpenCoordinators
 from airflow_trident.runtime.outcomes import ask_for_events, register, telling
-from airflow_trident.runtime.phases import Attempts, Progress, coordinate, process
+from airflow_trident.runtime.partitions import (
+    PartitionRequest,
+    PartitionUnchanged,
+    begin_partition,
+    bound_to,
+    not_begun,
+)
+from airflow_trident.runtime.phases import Attempts, Progress, coordinate, process, require_definition
 from airflow_trident.runtime.waiting import blocked
 from airflow_trident.runtime.workers import at_work
 from airflow_trident.states.memory import MemoryState
 from airflow_trident.topology.topology import Topology
 
 _PROGRAM = "LocalRunner"
+
+
+class Redo(StrEnum):
+    """When a partition that is COMMITTED is done again."""
+
+    ASKED = "asked"
+    """Whenever it is asked for."""
+    CHANGED = "changed"
+    """If its sources have changed."""
+
+
+def _rule(rule: OnMissing | str | None) -> OnMissing | None:
+    return None if rule is None else OnMissing(rule)
 
 
 def owner_of_this_process(program: str = "") -> Owner:
@@ -57,18 +83,42 @@ class LocalRunner:
         """:raises ConfigurationError: `staging_root` is no path of a file system and no URI of an object store."""
         object.__setattr__(self, "staging_root", require_place("the staging folder", self.staging_root))
 
-    def run(self, *, max_transactions: int | None = None) -> list[int]:
-        """Commits everything that is there, with at most `max_transactions` new transactions. Returns their txids.
+    def run(
+        self,
+        *,
+        max_transactions: int | None = None,
+        partitions: Iterable[str] | None = None,
+        redo: Redo | str = Redo.ASKED,
+        gone: OnMissing | str | None = None,
+        empty: OnMissing | str | None = None,
+    ) -> list[int]:
+        """Commits everything that is there, with at most `max_transactions` new transactions. Returns the txids that it
+        committed.
 
+        :param partitions: of a bound topology: the keys to do, in this order.
+        :param redo: ``"asked"``: do a partition that is COMMITTED again; ``"changed"``: only if its sources have
+            changed.
+        :param gone: instead of that of `Partitions`, for these keys.
+        :param empty: instead of that of `Partitions`, for these keys.
         :raises BlockedError: a lower transaction is FAILED.
+        :raises ConfigurationError: a bound topology without keys, or keys of another one.
         """
+        if partitions is not None:
+            bound_to(self.topology)
+        elif self.topology.partitions is not None:
+            raise ConfigurationError(
+                f"topology {self.topology.name!r} is bound to partitions, and no key was named",
+                'Name the keys, as in run(partitions=["2026-11-24"]).',
+            )
         self._begin_anew()
         with telling(self.ledger, Claim(key="local")):
             register(self.ledger, self.topology)
         for note in self.topology.compile().notes:
             self.progress(note)
         with at_work(self.ledger, owner_of_this_process(_PROGRAM)) as me:
-            return self._run(me, max_transactions)
+            if partitions is None:
+                return self._run(me, max_transactions)
+            return self._run_partitions(me, partitions, Redo(redo), _rule(gone), _rule(empty))
 
     def _begin_anew(self) -> None:
         """With a new ledger in memory, states in memory are new, too: no ledger of this process goes on with what an
@@ -83,15 +133,39 @@ class LocalRunner:
         with OpenCoordinators(self.topology, self.ledger) as coordinators:
             while max_transactions is None or len(done) < max_transactions:
                 claim = Claim(key=f"local/{self.ledger.view(0, ahead=True).next_txid}")
-                result = coordinate(
+                outcome = coordinate(
                     self.ledger, self.topology, [claim], max_pending=1, attempt_by=me, coordinators=coordinators
+                )
+                if isinstance(outcome, Blocked):
+                    raise blocked(self.topology.name, outcome)
+                if not isinstance(outcome, tuple):
+                    break
+                for begun in outcome:
+                    done += self._finish(me, begun.txid, begun.record if begun.new else None)
+        return done
+
+    def _run_partitions(
+        self, me: Owner, keys: Iterable[str], redo: Redo, gone: OnMissing | None, empty: OnMissing | None
+    ) -> list[int]:
+        done = self._recover(me)
+        require_definition(self.ledger, self.topology, check_states=True)
+        with OpenCoordinators(self.topology, self.ledger) as coordinators:
+            for key in keys:
+                claim = Claim(key=f"local/{key}/{uuid.uuid4().hex}")
+                request = PartitionRequest(key=key, claim=claim, redo=redo is Redo.ASKED, gone=gone, empty=empty)
+                result = begin_partition(
+                    self.ledger, self.topology, request, max_pending=1, attempt_by=me, coordinators=coordinators
                 )
                 if isinstance(result, Blocked):
                     raise blocked(self.topology.name, result)
-                if not isinstance(result, tuple):
-                    break
-                for begun in result:
-                    done += self._finish(me, begun.txid, begun.record if begun.new else None)
+                if isinstance(result, Begun):
+                    done += self._finish(me, result.txid, result.record if result.new else None)
+                elif isinstance(result, PartitionUnchanged):
+                    self.progress(
+                        f"partition {key} is COMMITTED as transaction {result.txid}, and its sources are as they were"
+                    )
+                else:
+                    raise not_begun(self.topology.name, key, result)
         return done
 
     def recover(self) -> list[int]:
@@ -119,7 +193,9 @@ class LocalRunner:
     def _finish(self, me: Owner, txid: int, begun: TxRecord | None = None) -> list[int]:
         """:param begun: its record with the attempt that began with it."""
         tx = begun or self.ledger.view(txid).tx
-        attempts = Attempts(owner=me, last_try=True)
+        # Partitions do not need each other: one that fails lets the others pass.
+        on_failure = OnFailure.BLOCK if self.topology.partitions is None else OnFailure.SKIP
+        attempts = Attempts(owner=me, last_try=True, on_failure=on_failure)
         if tx is not None and tx.status is Status.PROCESSING:
             root = str(self.staging_root)
             process(self.ledger, self.topology, txid, self.engine, root, attempts, self.progress, started=begun)
@@ -132,7 +208,7 @@ class LocalRunner:
             retention=self.retention,
             progress=self.progress,
         )
-        result = committer.commit(txid, take_over=True)
-        if isinstance(result.own, Blocked) and (tx is None or tx.status is not Status.SKIPPED):
-            raise blocked(self.topology.name, result.own)
-        return list(result.committed)
+        swept = committer.commit(txid, take_over=True)
+        if isinstance(swept.own, Blocked) and (tx is None or tx.status is not Status.SKIPPED):
+            raise blocked(self.topology.name, swept.own)
+        return list(swept.committed)

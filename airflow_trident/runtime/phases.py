@@ -18,10 +18,12 @@ from enum import StrEnum
 from airflow_trident.contracts.spout import Coordinator, Spout
 from airflow_trident.engine.engine import Engine, Job, quiet
 from airflow_trident.errors import (
+    ConfigurationError,
     FencedError,
     InvalidatedError,
     LateBatchError,
     Outcome,
+    SourceChangedError,
     StaleAttemptError,
     TransitionError,
     TridentError,
@@ -58,6 +60,7 @@ from airflow_trident.runtime.merge_limit import require_mergeable
 from airflow_trident.runtime.milestones import Milestone, reached
 from airflow_trident.runtime.open_resources import OpenCoordinators, SourceNotes, sweep_notes
 from airflow_trident.runtime.outcomes import lags_of, tell_result, tell_success, telling
+from airflow_trident.runtime.partitions import refresh_sources
 from airflow_trident.runtime.state_agreement import require_agreement
 from airflow_trident.runtime.timeouts import run_in_time
 from airflow_trident.staging.area import StagingArea
@@ -97,26 +100,26 @@ def began(record: TxRecord) -> TxRecord:
 def _choosing(ledger: Ledger, topology: Topology) -> MetadataOf:
     """Asks the opaque spouts, once per position: the ledger asks again when others write meanwhile."""
     spouts = {name: spout for name, spout in topology.spouts.items() if spout.kind is SpoutKind.OPAQUE}
-    known: dict[str, dict[str, Json]] = {}
+    chosen_by_position: dict[str, dict[str, Json]] = {}
     notes = SourceNotes.of(ledger)
 
     def metadata_of(txid: int, position: dict[str, Json]) -> dict[str, Json]:
         key = json.dumps([txid, position], sort_keys=True)
-        if key not in known:
-            known[key] = _chosen(notes, spouts, txid, position)
-        return known[key]
+        if key not in chosen_by_position:
+            chosen_by_position[key] = _chosen(notes, spouts, txid, position)
+        return chosen_by_position[key]
 
     return metadata_of
 
 
 def _chosen(notes: SourceNotes, spouts: dict[str, Spout], txid: int, position: dict[str, Json]) -> dict[str, Json]:
-    found: dict[str, Json] = {}
+    metadata_by_stream: dict[str, Json] = {}
     for name, spout in spouts.items():
         with spout_code(name, txid), closing(notes.open(name, spout)) as coordinator:
             metadata = coordinator.initialize_transaction(txid, position.get(name))
         if metadata is not None:
-            found[name] = metadata
-    return found
+            metadata_by_stream[name] = metadata
+    return metadata_by_stream
 
 
 Progress = Callable[[str], None]
@@ -151,18 +154,28 @@ def coordinate(
     :raises LedgerBehindStateError: a state holds transactions that the ledger does not know.
     :raises StateBehindLedgerError: a state lacks transactions that the ledger calls COMMITTED.
     """
-    with telling(ledger, claims[0], rows_in_errors=rows_in_errors) as told:
-        known = require_definition(ledger, topology, check_states=check_states)
+    require_unbound(topology)
+    with telling(ledger, claims[0], rows_in_errors=rows_in_errors) as tell:
+        record = require_definition(ledger, topology, check_states=check_states)
         with nullcontext(coordinators) if coordinators else OpenCoordinators(topology, ledger) as using:
             opened = using.opened()
-            tell_success(ledger, known, opened)
-            result = ledger.begin(_next_batches(topology, claims, opened, max_pending, attempt_by, ask_lag))
-        told(result)
-        for begun in result if isinstance(result, tuple) else ():
+            tell_success(ledger, record, opened)
+            outcome = ledger.begin(_next_batches(topology, claims, opened, max_pending, attempt_by, ask_lag))
+        tell(outcome)
+        for begun in outcome if isinstance(outcome, tuple) else ():
             reached(Milestone.BEGUN, begun.txid)
-        if isinstance(result, tuple):
-            sweep_notes(ledger, opened, result)
-    return result
+        if isinstance(outcome, tuple):
+            sweep_notes(ledger, opened, outcome)
+    return outcome
+
+
+def require_unbound(topology: Topology) -> None:
+    """:raises ConfigurationError: the topology is bound to partitions, and is asked what is new."""
+    if topology.partitions is not None:
+        raise ConfigurationError(
+            f"topology {topology.name!r} is bound to partitions, and was asked what is new",
+            "Ask for partitions by their keys.",
+        )
 
 
 def commit_and_coordinate(
@@ -196,12 +209,12 @@ def require_definition(ledger: Ledger, topology: Topology, *, check_states: bool
 
     :param check_states: see :func:`coordinate`, whose errors it raises.
     """
-    known = None if check_states else ledger.view(0, remembered=True).topology
-    if known is None or known.definition != topology.definition():
-        known = ledger.register(topology.definition())
+    record = None if check_states else ledger.view(0, remembered=True).topology
+    if record is None or record.definition != topology.definition():
+        record = ledger.register(topology.definition())
     if check_states:
         require_agreement(ledger, topology)
-    return known
+    return record
 
 
 def _next_batches(
@@ -214,11 +227,11 @@ def _next_batches(
 ) -> NextBatches:
     """A transaction has a batch of each stream that has one for it; the last transactions of several may have fewer."""
 
-    def batches_of(txid: int, position: dict[str, Json], most: int) -> list[dict[str, Json]]:
+    def batches_of(txid: int, position: dict[str, Json], limit: int) -> list[dict[str, Json]]:
         streams: dict[str, list[Json]] = {}
         for name, coordinator in coordinators.items():
             with spout_code(name, txid):
-                streams[name] = coordinator.next_batches(txid, position.get(name), most)[:most]
+                streams[name] = coordinator.next_batches(txid, position.get(name), limit)[:limit]
         count = max(map(len, streams.values()), default=0)
         return [
             {name: batches[place] for name, batches in streams.items() if place < len(batches)}
@@ -252,6 +265,14 @@ def size_of(coordinators: Mapping[str, Coordinator], record: TxRecord) -> int | 
 # ---- process ---------------------------------------------------------------------------------------------------
 
 
+REFRESHES = 3
+"""How often one run of an emitter takes changed sources of a partition as they are."""
+
+
+class _RefreshedError(Exception):
+    """The transaction has taken its sources as they are."""
+
+
 class ProcessOutcome(StrEnum):
     PROCESSED = "processed"
     ALREADY_COMMITTED = "already committed"
@@ -259,7 +280,8 @@ class ProcessOutcome(StrEnum):
     ALREADY_PROCESSED = "processed already, in a run that has ended"
     LEFT_SKIPPED = "skipped by a person, and not asked for again"
     SUPERSEDED = "superseded by a newer attempt"
-    """Opaque: a lower transaction took this one's batch, and somebody else emits it again."""
+    """Opaque: a lower transaction took this one's batch, and somebody else emits it again. A bound topology: another
+    request of the partition took it over."""
     WAITS_FOR_BATCH = "waits for the batch of the transaction before it"
     """Opaque: it has no batch; a committer emits it again when its turn comes."""
 
@@ -306,7 +328,9 @@ def process(
     """Runs the processing phase of a transaction under a new attempt, and records its staged batch.
 
     Opaque spouts: while this transaction is processed, a lower one may begin a new attempt and take its batch. Then
-    this one is processed once more, with its new batch.
+    this one is processed once more, with its new batch. In a bound
+    topology it takes its sources as they are, at most `REFRESHES` times, if they change while it is processed. If
+    another request of the partition takes it over, this call does not fail.
 
     :param seen: the transaction as the caller has just read it, which saves reading it again.
     :param started: the transaction with an attempt of the caller that no pass has run yet: it was begun with that.
@@ -314,6 +338,7 @@ def process(
     :raises StaleAttemptError: a newer attempt took over meanwhile; nothing was changed.
     :raises PassedOverError: the transaction is SKIPPED, and a commit that went over it has not ended.
     """
+    refreshes = REFRESHES if topology.partitions is not None else 0
     while True:
         record = began(started) if started else _next_attempt(ledger, topology, txid, attempts, seen)
         started = None
@@ -321,15 +346,22 @@ def process(
         if isinstance(record, ProcessResult):
             return record
         try:
-            staged = run_attempt(ledger, topology, record, engine, staging_root, attempts, progress)
+            staged = run_attempt(
+                ledger, topology, record, engine, staging_root, attempts, progress, refreshes=bool(refreshes)
+            )
+        except _RefreshedError:
+            progress(f"transaction {txid}: its sources have changed; attempt {record.attempt} is made again with them")
+            refreshes -= 1
+            continue
         except TridentError as error:
-            now = ledger.view(txid).tx if topology.opaque else None
+            shares = topology.opaque or topology.partitions is not None
+            now = ledger.view(txid).tx if shares else None
             if now is None or now.attempt == record.attempt:
                 raise
             if now.invalidated:
                 progress(f"transaction {txid}: a lower one took its batch while attempt {record.attempt} was at work")
                 continue
-            if isinstance(error, StaleAttemptError):
+            if isinstance(error, StaleAttemptError) or topology.partitions is not None:
                 return ProcessResult(txid=txid, outcome=ProcessOutcome.SUPERSEDED)
             raise
         return ProcessResult(txid=txid, outcome=ProcessOutcome.PROCESSED, attempt=record.attempt, staged=staged)
@@ -389,21 +421,44 @@ def run_attempt(
     staging_root: str,
     attempts: Attempts,
     progress: Progress,
+    *,
+    refreshes: bool = False,
 ) -> StagedRef:
-    """Does the work of an attempt that is in the ledger: run, stage, publish, PROCESSED."""
+    """Does the work of an attempt that is in the ledger: run, stage, publish, PROCESSED.
+
+    :param refreshes: if the sources of a partition have changed, take them as they are instead of failing.
+    """
     txid, attempt = record.txid, record.attempt
     try:
         job = job_of(ledger, topology, record, staging_root, progress, attempts.max_partition_keys)
         manifest = run_in_time(engine, job, attempts.timeout_s)
         require_mergeable(manifest, job.plan, attempts.max_merge_rows)
         staged = publish(manifest, staging_root, job.plan, ledger.chunk_bytes)
-    except BaseException as error:
+    except BaseException as caught:
+        changed = isinstance(caught, SourceChangedError)
+        error = _refreshed(ledger, topology, record, caught) if refreshes and changed else caught
         stale = note_failure(ledger, txid, attempt, error, attempts)
         if stale is not None and isinstance(error, UnseenFilesError):
             raise stale from error  # the newer attempt has cleaned up this one's files
+        if error is not caught:
+            raise error from caught
         raise
     record_processed(ledger, [record], staged)
     return staged[txid]
+
+
+def _refreshed(ledger: Ledger, topology: Topology, record: TxRecord, error: BaseException) -> BaseException:
+    """:raises _RefreshedError: the transaction has taken its sources as they are now.
+    :returns: why not.
+    """
+    try:
+        reason = f"attempt {record.attempt} found them changed: {recorded_text(error, rows=False)}"
+        is_refreshed = refresh_sources(ledger, topology, record, reason)
+    except TridentError as second:
+        return second
+    if not is_refreshed:
+        return error
+    raise _RefreshedError from error
 
 
 def job_of(

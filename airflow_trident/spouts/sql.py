@@ -44,6 +44,7 @@ from airflow_trident.errors import (
     ConfigurationError,
     CorruptError,
     DamagedInputError,
+    PlanError,
     SourceChangedError,
     SourceUnavailableError,
     TridentError,
@@ -56,6 +57,8 @@ from airflow_trident.io.datasets import Dataset, table_dataset
 from airflow_trident.io.sql import make_engine, quoted, scheme_of
 from airflow_trident.io.values import UnfitValueError
 from airflow_trident.operations.evaluate import interval_of
+from airflow_trident.protocol.partitions import Partitions, PartitionStep, require_zone
+from airflow_trident.spouts.bound_sql import BoundSql
 from airflow_trident.spouts.metadata import read_back
 from airflow_trident.types import INTERVAL, REAL_TYPES, FieldSpec, Json, Schema, names_of, parse_declared
 
@@ -158,7 +161,7 @@ class SqlSource:
 
     def peek(self, after: int | None) -> tuple[bool, int | None]:
         """Are there keys above `after`? If not: :attr:`NextKeys.lower`."""
-        with self._open() as connection:
+        with self.opened() as connection:
             more = self._ends(connection, after, 1) is not None
             return more, None if more or after is None else self._lower(connection, after)
 
@@ -166,7 +169,7 @@ class SqlSource:
         """The next keys above the range (from, to] that was read last, about `max_rows` rows. No row can appear among
         them later: transactions that may add such rows have ended, which is waited for `settle_s` seconds."""
         after = None if before is None else before[1]
-        with self._open() as connection:
+        with self.opened() as connection:
             ends = self._ends(connection, after, max_rows)
             if ends is None:
                 return NextKeys(lower=None if after is None else self._lower(connection, after))
@@ -182,10 +185,10 @@ class SqlSource:
         """Up to `max_rows` of the next rows above `after`, each with its key in front."""
         import sqlalchemy as sa
 
-        source, key = self._source()
+        source, key = self.table_and_key()
         columns = [source.c[name] for name in names_of(self.fields)]
         above = key.is_not(None) if after is None else key > after
-        with self._open() as connection:
+        with self.opened() as connection:
             shown = sa.select(key.label("trident_key"), *columns)
             rows = connection.execute(shown.where(above).order_by(key).limit(max_rows))
             return [tuple(row) for row in rows]
@@ -195,17 +198,17 @@ class SqlSource:
         range."""
         import sqlalchemy as sa
 
-        source, key = self._source()
+        source, key = self.table_and_key()
         tile = sa.func.ntile(sa.literal_column(str(parts))).over(order_by=key).label("tile")
         tiles = sa.select(key.label("one"), tile).select_from(source).where(*_within(key, begin, end)).subquery("tiles")
-        with self._open() as connection:
+        with self.opened() as connection:
             highest = connection.execute(sa.select(sa.func.max(tiles.c.one)).group_by(tiles.c.tile)).scalars()
             ends = sorted({*(int(key) for key in highest), end})
         return list(zip([begin, *ends[:-1]], ends, strict=True))
 
     def counts(self, ranges: Sequence[tuple[int | None, int]]) -> list[int]:
         """The number of rows that each range (from, to] has now."""
-        with self._open() as connection:
+        with self.opened() as connection:
             return [self._count(connection, begin, end) for begin, end in ranges]
 
     # ---- rows --------------------------------------------------------------------------------------------------
@@ -215,16 +218,16 @@ class SqlSource:
         driver has such cursors."""
         import sqlalchemy as sa
 
-        source, key = self._source()
+        source, key = self.table_and_key()
         # Not AUTOCOMMIT: the server's cursors exist only in transactions.
-        with self._open(stream_results=True, max_row_buffer=at_once) as connection:
-            columns = self._columns(connection, source)
+        with self.opened(stream_results=True, max_row_buffer=at_once) as connection:
+            columns = self.shown_columns(connection, source)
             statement = sa.select(key.label("trident_key"), *columns).where(*_within(key, begin, end))
             with connection.execute(statement) as rows:
                 for piece in rows.partitions(at_once):
                     yield [tuple(row) for row in piece]
 
-    def _columns(self, connection: sqlalchemy.Connection, source: Any) -> list[Any]:
+    def shown_columns(self, connection: sqlalchemy.Connection, source: Any) -> list[Any]:
         """The columns of the fields. MySQL writes six digits of a FLOAT as text; its product with a double has all."""
         import sqlalchemy as sa
 
@@ -238,6 +241,13 @@ class SqlSource:
             for column, kind in zip(columns, kinds, strict=True)
         ]
 
+    def as_table(self, rows: Sequence[tuple[Any, ...]]) -> pa.Table:
+        """
+        :param rows: each with its key in front.
+        :raises DamagedInputError: a value does not fit its field.
+        """
+        return table_of(self.describe(), self.fields, self.database, rows)
+
     @property
     def database(self) -> str:
         """SQLAlchemy's name of it."""
@@ -245,11 +255,15 @@ class SqlSource:
 
     # ---- how ---------------------------------------------------------------------------------------------------
 
-    def _source(self) -> tuple[Any, Any]:
-        """The table or query, and its key column."""
+    def table_and_key(self, *more: str) -> tuple[Any, Any]:
+        """The table or query, and its key column.
+
+        :param more: further columns; "" is none.
+        """
         import sqlalchemy as sa
 
-        columns: list[Any] = [sa.column(name) for name in dict.fromkeys((*names_of(self.fields), self.key))]
+        names = dict.fromkeys((*names_of(self.fields), self.key, *filter(None, more)))
+        columns: list[Any] = [sa.column(name) for name in names]
         if self.query:
             # A colon is a colon, in texts and in casts: the query has no parameters.
             query = self.query.rstrip().removesuffix(";") + "\n"  # a comment may end it
@@ -263,7 +277,7 @@ class SqlSource:
         """The least and the highest of the next `max_rows` keys above `after`."""
         import sqlalchemy as sa
 
-        _, key = self._source()
+        _, key = self.table_and_key()
         above = key.is_not(None) if after is None else key > after
         some = sa.select(key.label("one")).where(above).order_by(key).limit(max_rows).subquery("some")
         least, highest = connection.execute(sa.select(sa.func.min(some.c.one), sa.func.max(some.c.one))).one()
@@ -279,7 +293,7 @@ class SqlSource:
     def _count(self, connection: sqlalchemy.Connection, begin: int | None, end: int) -> int:
         import sqlalchemy as sa
 
-        source, key = self._source()
+        source, key = self.table_and_key()
         statement = sa.select(sa.func.count()).select_from(source).where(*_within(key, begin, end))
         return int(connection.execute(statement).scalar_one())
 
@@ -287,7 +301,7 @@ class SqlSource:
         """The rows of (begin, middle] and of (middle, end], as of one moment."""
         import sqlalchemy as sa
 
-        source, key = self._source()
+        source, key = self.table_and_key()
         first = sa.func.count(sa.case((key <= middle, 1)))
         statement = sa.select(first, sa.func.count()).select_from(source).where(*_within(key, begin, end))
         rows, together = connection.execute(statement).one()
@@ -298,7 +312,7 @@ class SqlSource:
         not every query has an index for it."""
         import sqlalchemy as sa
 
-        _, key = self._source()
+        _, key = self.table_and_key()
         if self._ends(connection, after - 1, 1) is not None:
             return None
         highest = connection.execute(sa.select(sa.func.max(key))).scalar_one()
@@ -314,7 +328,7 @@ class SqlSource:
         if connection.dialect.name == "postgresql":
             connection.commit()  # the table is not locked for the time of the wait
             if self.table:
-                table, _ = self._source()
+                table, _ = self.table_and_key()
                 return wait_for_writers(connection, table, settle_s)
         time.sleep(settle_s)
         return True
@@ -324,7 +338,7 @@ class SqlSource:
         return f"SqlSpout({database}, {self.table or 'query'}, key {self.key})"
 
     @contextmanager
-    def _open(self, **options: Any) -> Iterator[sqlalchemy.Connection]:
+    def opened(self, **options: Any) -> Iterator[sqlalchemy.Connection]:
         """
         :param options: of a connection; by default each statement sees what was committed before it.
         :raises SourceUnavailableError: the database does not answer.
@@ -470,6 +484,10 @@ class SqlSpout(Spout):
     :param connect_timeout_s: time limit for a connection.
     :param lock_timeout_s: how long to wait for a lock of somebody else, such as of an ALTER TABLE.
     :param statement_timeout_s: time limit for one statement. Which database knows which limit: see the reference.
+    :param time: in a topology that is bound to partitions: the column that says in which one a row is. It has
+        timestamps, dates, or ISO texts in SQLite. One worker reads all rows of a partition.
+    :param time_zone: of times that have no zone.
+    :param changed_by: a column that rises when a row changes. Without it each look reads all rows of the partition.
     :raises ConfigurationError: arguments are wrong, or contradict each other.
     """
 
@@ -493,6 +511,9 @@ class SqlSpout(Spout):
         connect_timeout_s: float = 10.0,
         lock_timeout_s: float = 30.0,
         statement_timeout_s: float = 600.0,
+        time: str = "",
+        time_zone: str = "UTC",
+        changed_by: str = "",
     ) -> None:
         if bool(table) == bool(query):
             raise ConfigurationError("SqlSpout with both or none of table and query", "Give one of them.")
@@ -500,6 +521,14 @@ class SqlSpout(Spout):
         require_at_least(0, "SqlSpout", settle_s=settle_s)
         self._limits = Limits(connect_s=connect_timeout_s, lock_s=lock_timeout_s, statement_s=statement_timeout_s)
         self._limits.require_positive("SqlSpout")
+        if not time and (changed_by or time_zone != "UTC"):
+            raise ConfigurationError(
+                "SqlSpout with time_zone or changed_by, and without time",
+                'Name the column of times, as in time="changed_at"; or leave them out.',
+            )
+        require_zone(time_zone)
+        self._time, self._time_zone, self._changed_by = time, time_zone, changed_by
+        self.needs_partitions = bool(time)
         self._conn_id = conn_id
         self._connection = connection
         self.schema = parse_declared(fields)
@@ -510,15 +539,43 @@ class SqlSpout(Spout):
         self._settle_s = settle_s
         self._on_data_loss = OnDataLoss(one_of("SqlSpout", "on_data_loss", on_data_loss, tuple(OnDataLoss)))
 
+    def bound(self, partitions: Partitions) -> BoundSql:
+        """
+        :raises PlanError: nothing says in which partition a row is.
+        """
+        if not self._time:
+            raise PlanError(
+                f"{self.describe()} in a bound topology: nothing says in which {partitions.step} a row is",
+                'Name the column, as in time="changed_at".',
+            )
+        if partitions.step is PartitionStep.HOUR and self._time_zone != "UTC":
+            raise PlanError(
+                f"{self.describe()} with time_zone={self._time_zone!r} in a topology of hours: an hour comes twice "
+                "when its clocks are set back",
+                "Convert the times to UTC in a query.",
+            )
+        table, query, _ = self._what
+        return BoundSql(
+            database=self,
+            shown=f"{self._conn_id}, {table or query}",
+            fields=self.schema,
+            partitions=partitions,
+            time=self._time,
+            time_zone=self._time_zone,
+            changed_by=self._changed_by,
+        )
+
     def coordinator(self) -> SqlCoordinator:
-        return SqlCoordinator(self._source(), self._max_rows, self._settle_s, self._max_bytes, self._on_data_loss)
+        return SqlCoordinator(
+            self.source(self._what[2]), self._max_rows, self._settle_s, self._max_bytes, self._on_data_loss
+        )
 
     def emitter(self) -> SqlEmitter:
-        return SqlEmitter(self._source(), self._splits)
+        return SqlEmitter(self.source(self._what[2]), self._splits)
 
-    def _source(self) -> SqlSource:
-        """The source with its connection: executors cannot ask Airflow for one."""
-        table, query, key = self._what
+    def source(self, key: str) -> SqlSource:
+        """With its connection: executors cannot ask Airflow for one."""
+        table, query, _ = self._what
         connection = self._connection or resolve(self._conn_id)
         return SqlSource(
             connection=connection, table=table, query=query, key=key, fields=self.schema, limits=self._limits
@@ -563,7 +620,7 @@ class SqlCoordinator(Coordinator):
         after = None if before is None else before[1]
         max_rows = self.max_rows
         if self.max_bytes is not None and (sample := self.source.sample(after, _SAMPLE_ROWS)):
-            bytes_each = _table(self.source, sample).nbytes / len(sample)
+            bytes_each = self.source.as_table(sample).nbytes / len(sample)
             max_rows = min(max_rows, max(1, int(self.max_bytes / max(1.0, bytes_each))))
         look = self.source.look(None if before is None else before[:2], max_rows, self.settle_s)
         lost = 0 if before is None else self._lost(before, look)
@@ -625,13 +682,9 @@ class SqlEmitter(Emitter):
         row_count = 0
         for piece in self.source.rows(begin, end, _ROWS_AT_ONCE):
             row_count += len(piece)
-            yield from _table(self.source, piece).to_batches()
+            yield from self.source.as_table(piece).to_batches()
         if row_count != rows:
             raise _changed(self.source, begin, end, rows, row_count)
-
-
-def _table(source: SqlSource, rows: list[tuple[object, ...]]) -> pa.Table:
-    return table_of(source.describe(), source.fields, source.database, rows)
 
 
 def _changed(source: SqlSource, begin: int | None, end: int, recorded: int, row_count: int) -> SourceChangedError:

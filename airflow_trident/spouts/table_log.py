@@ -410,7 +410,8 @@ class VersionsCoordinator(Coordinator):
             raise SourceChangedError(
                 f"version {version.number} of {log.what} ({version.operation}) changes or deletes rows, which were "
                 "read or will be",
-                'Nothing was begun. changes="skip" leaves such versions out.',
+                'Nothing was begun. changes="skip" leaves such versions out. A topology that is bound to partitions '
+                'reads a replaced partition of a DeltaTable again: name its column="day".',
             )
         return version.removes
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from airflow_trident.contracts.state import Applied, Capabilities, Marker, StateFactory, StateSpec, Verdict
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.states.core.checks import require_plain_keys
-from airflow_trident.states.core.groups import Group, answers
+from airflow_trident.states.core.groups import Group, answers, applied_by
 from airflow_trident.states.core.marker import AdmittingState, admit, admit_group
 from airflow_trident.states.core.merge import Changes, Key, Value, canonical_key, merge, merge_before
 
@@ -55,7 +55,7 @@ class MemoryState(StateFactory):
 
     name: str = "default"
 
-    capabilities = Capabilities(durable=False, atomic=True, opaque=True, groups=True)
+    capabilities = Capabilities(durable=False, atomic=True, opaque=True, groups=True, partitions=True)
 
     def validate(self, spec: StateSpec) -> None:
         require_plain_keys(spec)
@@ -101,7 +101,7 @@ class OpenMemoryState(AdmittingState):
             if verdict is Verdict.SKIP:
                 kept.marker = marker
                 return Applied.ALREADY
-            taken_back = kept.before if verdict is Verdict.REPLACE else {}
+            taken_back = kept.before if verdict is Verdict.REPLACE else self._replaced([ticket])
             changes = merge(spec, batch, lambda keys: self._lookup(keys, taken_back), ticket)
             if ticket.txid < marker.high:
                 before = kept.before | merge_before(spec, batch, copy.deepcopy(kept.before), ticket)
@@ -117,10 +117,21 @@ class OpenMemoryState(AdmittingState):
             self._finish()
             marker, verdicts = admit_group(kept.marker, group.tickets, state=spec.name, commutes=spec.commutes)
             if Verdict.APPLY in verdicts:
-                self._do(_Step(marker=marker, changes=group.changes(verdicts, self._lookup), before={}))
+                gone = self._replaced(applied_by(group.tickets, verdicts))
+                changes = group.changes(verdicts, lambda keys: self._lookup(keys, gone))
+                self._do(_Step(marker=marker, changes={**gone, **changes}, before={}))
             else:
                 kept.marker = marker
         return answers(verdicts)
+
+    def _replaced(self, tickets: Sequence[CommitTicket]) -> Changes:
+        """The keys of the partitions that the batches replace (T13), without values."""
+        partitions = self._spec.partition
+        if partitions is None:
+            return {}
+        values = {value for ticket in tickets for value in self._spec.replaced_by(ticket)}
+        place = self._spec.key_names.index(partitions.column)
+        return {key: None for key in self._kept.data if key[place] in values}
 
     def _do(self, step: _Step) -> None:
         self._kept.step = step  # from here on it is decided

@@ -22,6 +22,7 @@ from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.types import FieldSpec, Schema, parse_declared
 
 if TYPE_CHECKING:
+    from airflow_trident.protocol.partitions import Partitions
     from airflow_trident.protocol.topologies import Definition
 
 
@@ -96,14 +97,34 @@ class QueryStreams:
         return compile_query(self._topology, self._sources[name], self._results[name])
 
 
+def _require_bindable(name: str, partitions: Partitions, *, exactly_once: bool) -> None:
+    """:raises PlanError: these are no partitions, or not for such a topology."""
+    from airflow_trident.protocol.partitions import Partitions as Calendar
+
+    if not isinstance(partitions, Calendar):
+        raise PlanError(
+            f"topology {name!r} is bound to {partitions!r}", 'Give partitions=Partitions("day", begin=...).'
+        )
+    if not exactly_once:
+        raise PlanError(
+            f"topology {name!r} is bound to partitions with exactly_once=False",
+            "Leave exactly_once out: a partition is replaced exactly once.",
+        )
+
+
 class NodeGraph:
     """The part of a :class:`~airflow_trident.topology.topology.Topology` that streams use. It does not know the class
     of streams, so that streams can import it."""
 
-    def __init__(self, name: str, *, exactly_once: bool = True, asset: str = "") -> None:
+    def __init__(
+        self, name: str, *, exactly_once: bool = True, asset: str = "", partitions: Partitions | None = None
+    ) -> None:
         self.name = require_name("topology", name)
         self.asset = asset
         self.exactly_once = exactly_once
+        self.partitions = partitions
+        if partitions is not None:
+            _require_bindable(self.name, partitions, exactly_once=exactly_once)
         self._sources: dict[str, SourceNode] = {}
         self._sinks: dict[str, PersistNode] = {}
         self._first_spouts: dict[SpoutKind, tuple[str, Spout]] = {}
@@ -133,7 +154,17 @@ class NodeGraph:
             )
         if self.exactly_once:
             require_exactly_once(self.name, {name: spout}, dict(self._first_states.values()))
-        node = SourceNode(name=name, schema=spout.schema, spout=spout.placed(self.name, name))
+        spout = spout.placed(self.name, name)
+        if self.partitions is not None:
+            from airflow_trident.contracts.bound_spout import bound
+
+            spout = bound(name, spout, self.partitions)
+        elif spout.needs_partitions:
+            raise PlanError(
+                f"stream {name!r} begins at {spout.describe()}, and topology {self.name!r} is not bound to partitions",
+                f'Bind it: Topology({self.name!r}, partitions=Partitions("day", begin="2026-01-01")).',
+            )
+        node = SourceNode(name=name, schema=spout.schema, spout=spout)
         self._sources[name] = node
         self._first_spouts.setdefault(spout.kind, (name, spout))
         self._changed()
@@ -149,6 +180,11 @@ class NodeGraph:
         self.queries.require_none(sink)
         if self.exactly_once:
             require_exactly_once(self.name, dict(self._first_spouts.values()), {sink.name: sink.state})
+        if sink.state.partition != self.partitions:
+            raise PlanError(
+                f"topology {self.name!r} is bound to partitions, and state {sink.name!r} cannot replace one",
+                "Keep it in a state of an unbound topology.",
+            )
         self._sinks[sink.name] = sink
         self._first_states.setdefault(sink.state.factory.capabilities.kind, (sink.name, sink.state))
         self._changed()
@@ -217,6 +253,7 @@ class NodeGraph:
                     sink.state,
                     opaque=opaque and sink.state.factory.capabilities.opaque,
                     told=name in streamed,
+                    partition=self.partitions,
                 )
                 for name, sink in self._sinks.items()
             }
@@ -273,6 +310,7 @@ class NodeGraph:
                 )
                 for name, spec in self.states.items()
             },
+            partitions=self.partitions.describe() if self.partitions else "",
         )
         return self._definition
 

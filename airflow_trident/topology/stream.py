@@ -277,7 +277,7 @@ class Stream(TupleStream):
         self,
         table: StateFactory,
         *,
-        mode: str = "append",
+        mode: str | None = None,
         keys: FieldSpec | None = None,
         order_by: FieldSpec | None = None,
         deleted: str | None = None,
@@ -286,10 +286,11 @@ class Stream(TupleStream):
         """Append all fields of every tuple to a table that other programs may write, too:
         ``persist_table(DeltaTable(...))``.
 
-        :param mode: ``append``; ``overwrite``: a batch replaces the content of the partitions that its tuples are in;
-            or ``rewrite``: a tuple replaces the row of its key. The processing phase writes the files anew in which the
-            rows of the batch's keys are, one transaction at a time. A null in a key, or two different tuples of a key
-            in a batch, fail in the processing phase (UserCodeError).
+        :param mode: ``append`` is the default. ``overwrite``: a batch replaces the content of the partitions that its
+            tuples are in. ``rewrite``: a tuple replaces the row of its key. The processing phase writes the files
+            anew in which the rows of the batch's keys are, one transaction at a time. A null in a key, or two different
+            tuples of a key in a batch, fail in the processing phase (UserCodeError).
+            In a topology that is bound to partitions a batch always replaces its partition: leave it out.
         :param keys: rewrite: the key fields.
         :param order_by: rewrite: fields that say which of several tuples of a key in one batch counts, as in
             `partition_persist`.
@@ -297,7 +298,8 @@ class Stream(TupleStream):
         :param name: of the state; default: ``rows``.
         :raises PlanError: `table` is no table, the mode is unknown, or an argument does not fit the mode.
         """
-        how = states.TableMode(mode=mode, keys=keys, order_by=order_by, deleted=deleted)
+        usual = "append" if self.topology.partitions is None else "overwrite"
+        how = states.TableMode(mode=mode or usual, keys=keys, order_by=order_by, deleted=deleted)
         return TridentState(self, states.persist_table(self, table, how, name))
 
     def stateful(

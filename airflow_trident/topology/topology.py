@@ -33,6 +33,8 @@ class Topology(NodeGraph):
         page then say so.
     :param asset: name of an Airflow asset. Each committed transaction becomes one event of it, with its own partition,
         no matter which task committed it. It may be set later: ``topology.asset = "orders"``.
+    :param partitions: bind the topology to days, hours, weeks or months: each transaction reads all of one partition,
+        and replaces it in every state.
     """
 
     def new_stream(self, name: str, spout: Spout) -> Stream:

@@ -21,10 +21,19 @@ from airflow_trident.errors import (
     TransitionError,
     UnknownTopologyError,
 )
-from airflow_trident.ledger.answers import Begun, MetadataOf, NextBatches, NotBegun, NothingNew, StagedAttempt
+from airflow_trident.ledger.answers import (
+    Begun,
+    MetadataOf,
+    NextBatches,
+    NotBegun,
+    NothingNew,
+    PartitionMoved,
+    StagedAttempt,
+)
 from airflow_trident.ledger.backup import export_json
 from airflow_trident.ledger.refusals import (
     batch_in_place,
+    bound_otherwise,
     claim_pruned,
     definition_changed,
     never_attempted,
@@ -47,6 +56,7 @@ from airflow_trident.protocol.decide import (
 )
 from airflow_trident.protocol.diagnosis import why_not
 from airflow_trident.protocol.outcomes import CoordinatorOutcome, OutcomeKind
+from airflow_trident.protocol.partition_keys import PartitionEntry
 from airflow_trident.protocol.records import (
     NO_ATTEMPT,
     Claim,
@@ -65,12 +75,13 @@ from airflow_trident.protocol.topologies import Definition
 from airflow_trident.protocol.txids import Txids
 from airflow_trident.types import Json
 from tests.oracle.ledger_groups import OracleGroups
+from tests.oracle.ledger_partitions import OraclePartitions
 from tests.oracle.ledger_states import OracleStates
 
 KEPT_CLAIMS = 10_000
 
 
-class OracleLedger(OracleStates, OracleGroups):
+class OracleLedger(OracleStates, OracleGroups, OraclePartitions):
     """See :class:`~airflow_trident.ledger.ledger.Ledger` for what each call promises.
 
     :param keep_claims: claim keys of this number of last transactions are kept.
@@ -92,6 +103,7 @@ class OracleLedger(OracleStates, OracleGroups):
         self._records: dict[int, TxRecord] = {}
         self._claims: dict[str, tuple[int, int]] = {}
         """claim key -> (txid, run_ms)"""
+        self._entries: dict[str, PartitionEntry] = {}
         self._outcome: CoordinatorOutcome | None = None
 
     # ---- the topology ------------------------------------------------------------------------------------------
@@ -109,6 +121,8 @@ class OracleLedger(OracleStates, OracleGroups):
                     since=dict.fromkeys(definition.states, 1),
                 )
             differences = self._topology.definition.differences(definition)
+            if self._topology.definition.partitions != definition.partitions:
+                raise bound_otherwise(self.topology_name, differences[0])
             if differences and not accept_change:
                 raise definition_changed(self.topology_name, differences)
             if self._topology.definition != definition:
@@ -182,7 +196,10 @@ class OracleLedger(OracleStates, OracleGroups):
         if previous is not None and previous.invalidated:
             return Full(oldest=self._committed + 1, pending=self._next - 1 - self._committed)
         position = previous.position if previous is not None else {}
-        metadata = next(iter(batches.batches_of(txid, codec.require_json(position, "the position"), 1)), None)
+        asked = batches.partitions.get(claim.key)
+        if asked is not None and not self._is_as_seen(asked):
+            return PartitionMoved(asked.partition.key)
+        metadata = asked.metadata if asked is not None else self._next_batch(batches, txid, position)
         if not metadata:
             return NothingNew()
         now_ms = _now_ms()
@@ -198,11 +215,16 @@ class OracleLedger(OracleStates, OracleGroups):
             op=_op(),
             times_ms={"begun": now_ms, Status.PROCESSING.value: now_ms},
         )
+        record = self._begun_partition(record, asked) if asked is not None else record
         self._next += 1
         self._claims[claim.key] = (txid, claim.run_ms)
         kind, lag = OutcomeKind.BEGUN, batches.lag_of(record.position) if batches.lag_of else {}
         self.note_coordinator(CoordinatorOutcome(kind=kind, dag_id=claim.dag_id, run_id=claim.run_id, lag=lag))
         return Begun(record=self._store(record), txid=txid, new=True)
+
+    @staticmethod
+    def _next_batch(batches: NextBatches, txid: int, position: dict[str, Json]) -> dict[str, Json] | None:
+        return next(iter(batches.batches_of(txid, codec.require_json(position, "the position"), 1)), None)
 
     def _attempt(
         self,
@@ -221,6 +243,7 @@ class OracleLedger(OracleStates, OracleGroups):
             record = self._existing(member)
             if record.status is Status.COMMITTING:
                 raise batch_in_place(record.txid, record.attempt)
+            self._require_not_superseded(record)
             self._require_not_passed_over(record)
             replays = replays or record.status in (Status.FAILED, Status.SKIPPED)
         return self._new_attempt(record, Owner.of(owner), metadata_of, plan, replays=replays)
@@ -312,7 +335,7 @@ class OracleLedger(OracleStates, OracleGroups):
 
     def export(self) -> dict[str, Json]:
         with self._changed:
-            return export_json(self.view(0), self.transactions(), self._claims)
+            return export_json(self.view(0), self.transactions(), self._claims, self._entries)
 
     def note_coordinator(self, outcome: CoordinatorOutcome) -> None:
         with self._changed:

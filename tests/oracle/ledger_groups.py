@@ -18,12 +18,12 @@ from airflow_trident.ledger.answers import (
     Processed,
     StagedAttempt,
 )
-from airflow_trident.ledger.verbs.begin import require_different
+from airflow_trident.ledger.verbs.begin import require_different, require_different_partitions
 from airflow_trident.ledger.verbs.group_steps import require_order
 from airflow_trident.protocol.records import CommitTicket, Owner, TxRecord
 
 _PLACES = (
-    *("_topology", "_next", "_committed", "_fence", "_records", "_claims", "_outcome"),
+    *("_topology", "_next", "_committed", "_fence", "_records", "_claims", "_outcome", "_entries"),
     *("_failed", "_skipped", "_late", "_replaying", "_closed"),
 )
 
@@ -45,7 +45,9 @@ class OracleGroups:
     def begin(self, batches: NextBatches) -> BeginResult:
         found: list[Begun] = []
         with self._all_or_nothing():
-            require_different([claim for claim in batches.claims if claim.key not in self._claims])
+            new = [claim for claim in batches.claims if claim.key not in self._claims]
+            require_different(new)
+            require_different_partitions(batches, new)
             for claim in batches.claims:
                 result = self._begin(claim, batches)
                 if not isinstance(result, Begun):

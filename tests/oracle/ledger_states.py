@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -44,6 +44,7 @@ class OracleStates:
     _closed: set[int]
     _records: dict[int, TxRecord]
     _next: int
+    _closed_partition: Callable[[TxRecord], None]
 
     def note_states(self, *, since: Mapping[str, int] | None = None, lost: Sequence[Loss] = ()) -> TopologyRecord:
         with self._changed:
@@ -70,6 +71,7 @@ class OracleStates:
             require_closable(record, self._committed)
             self._skipped.discard(txid)
             self._closed.add(txid)
+            self._closed_partition(record)
             return self._store(record, status=move(record.status, Status.CLOSED, txid=txid), error=reason[:4_000])
 
     def bar(self, txid: int, *, owner: Owner | str) -> CommitTicket:

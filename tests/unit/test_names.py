@@ -33,6 +33,7 @@ SAME_FILE = {
     "memory.py": "kept in the memory of this process",
     "metadata.py": "metadata of transactions: how the ledger keeps them, and how spouts read them",
     "outcomes.py": "the coordinator's last outcome: the record, its verb, its words",
+    "partitions.py": "partitions of a bound topology: the calendar, the ledger's verbs, and requests for them",
     "query.py": "queries of states: the operator, the command, the verb that they call",
     "redis.py": "Redis",
     "rows.py": "rows: of the page, and the verbs on tuples",

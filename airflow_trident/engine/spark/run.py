@@ -31,10 +31,12 @@ from airflow_trident.contracts.spout import Emitter, Split, TextFiles
 from airflow_trident.engine.custom_grouping import Choosing
 from airflow_trident.engine.engine import (
     Job,
+    OwnPartition,
     blaming,
     emitter_of,
     manifest_of_all,
     manifest_of_each,
+    require_own_partition,
     splits_of,
     stage_each,
     turned,
@@ -446,8 +448,9 @@ class PlanRun:
         return files if rows is None else [*files, self._write(sink, rows)]
 
     def _write(self, sink: SinkNode, rows: pa.Table) -> StagedFile:
-        area = StagingArea(self._job.staging_root)
-        return area.write(self._job.slot, sink.name, results.plain(rows, sink.schema), kept_bytes=self._job.chunk_bytes)
+        area, plain = StagingArea(self._job.staging_root), results.plain(rows, sink.schema)
+        require_own_partition(self._job, sink, plain)
+        return area.write(self._job.slot, sink.name, plain, kept_bytes=self._job.chunk_bytes)
 
     def _write_parts(self, sink: SinkNode, flow: Flow, *, together: int, each: int) -> list[StagedFile]:
         """:param together, each: at most so many bytes of all parts, and of one, come home as rows."""
@@ -463,6 +466,7 @@ class PlanRun:
             split_by=sink.split_by,
             kept_bytes=kept_bytes,
             by_reference=sink.by_reference,
+            own=OwnPartition.of(self._job, sink),
         )
         work = flow.work or Work(slot=self._job.slot, partitions=flow.partitions)
         return self._map(flow.data, replace(work, write=write), PARTS, f"state {sink.name!r}")
@@ -738,6 +742,9 @@ class GroupRun:
                 with progress.watched(f"{about}, state {sink.name}", self._attached.tasks, self._last.progress):
                     parts = self._collected(sink, flow)
                 counts[sink.name] = [part.num_rows for part in parts]
+                for job, part in zip(self._jobs, parts, strict=True) if self._member else ():
+                    with blaming(job.slot.txid):
+                        require_own_partition(job, sink, part)
                 files.append(stage_each(self._last, sink, parts))
                 self._last.progress(f"staged {sum(counts[sink.name])} rows of {about} for state {sink.name}")
         return files, counts

@@ -34,7 +34,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from airflow_trident.contracts.spout import Emitter, Split
-from airflow_trident.engine.engine import Job, blaming, rows_of
+from airflow_trident.engine.engine import Job, OwnPartition, blaming, rows_of
 from airflow_trident.engine.fused.passes import FusedPass
 from airflow_trident.engine.spark.errors import SAME_VERSION, to_worker_error
 from airflow_trident.errors import ConfigurationError, ExecutorPackageError, SparkJobError, TridentError
@@ -397,6 +397,7 @@ class WriteParts:
     split_by: tuple[str, ...] = ()
     kept_bytes: int = 0
     by_reference: bool = False
+    own: OwnPartition | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         waiting: list[pa.RecordBatch] = []
@@ -415,6 +416,8 @@ class WriteParts:
         import pyarrow as pa
 
         table = pa.Table.from_batches(batches).cast(arrow_schema(self.schema))
+        if self.own is not None:
+            self.own.require(table)
         write = partial(
             write_part,
             self.place,

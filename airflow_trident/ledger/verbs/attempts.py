@@ -18,6 +18,7 @@ from airflow_trident.ledger.verbs import common, topology
 from airflow_trident.ledger.verbs.commits import gate
 from airflow_trident.ledger.verbs.group_steps import Together, require_order
 from airflow_trident.ledger.verbs.opaque import invalidated_above, of_next_attempt, rewrite
+from airflow_trident.ledger.verbs.partitions import require_not_superseded
 from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket, Owner, Status, TxRecord
 
 
@@ -49,15 +50,16 @@ def attempt(
     :raises TransitionError: a txid is COMMITTED already, or COMMITTING with its staged batch in place.
     :raises FencedError: a ticket is void.
     :raises PassedOverError: a txid is SKIPPED, and a commit that went over it has not ended.
+    :raises SupersededError: a txid is SKIPPED, and a newer transaction has its partition.
     :raises InvalidatedError: the previous transaction has no batch.
     :raises ConfigurationError: an attempt has to decide a batch, and there is no `metadata_of`.
     """
-    txids = [one.txid if isinstance(one, CommitTicket) else one for one in members]
+    txids = [member.txid if isinstance(member, CommitTicket) else member for member in members]
     require_order(txids)
     snap.prefetch_transactions(txids)
     together = Together(snap)
     start = partial(_start, owner=Owner.of(owner), metadata_of=metadata_of, plan=plan, replays=replays)
-    return together.change(together.while_they_fit(partial(start, member=one) for one in members))
+    return together.change(together.while_they_fit(partial(start, member=member) for member in members))
 
 
 def _start(
@@ -77,6 +79,7 @@ def _start(
     tx = common.existing(snap, member)
     if tx.status is Status.COMMITTING:
         raise batch_in_place(tx.txid, tx.attempt)
+    require_not_superseded(snap, tx)
     common.require_not_passed_over(snap, tx)
     replays = replays or tx.status in (Status.FAILED, Status.SKIPPED)
     return _new_attempt(snap, tx, owner, metadata_of, plan, replays=replays)
@@ -89,12 +92,12 @@ def _new_attempt(
     over = chosen.with_past_attempt()
     record = common.moved(snap, over, Status.PROCESSING, attempt=tx.attempt + 1, staged=None, owner=owner, plan=plan)
     later = [] if chosen.position == tx.position else invalidated_above(snap, tx.txid)
-    writes: list[Write] = [write for one in (record, *later) for write in rewrite(snap, one)]
+    writes: list[Write] = [write for changed in (record, *later) for write in rewrite(snap, changed)]
     if replays:
         to = "late" if tx.txid <= snap.pointer().committed else "replaying"
-        writes += common.exceptions_write(snap, tx.txid, to, *(one.txid for one in later))
+        writes += common.exceptions_write(snap, tx.txid, to, *(follower.txid for follower in later))
     elif later:
-        writes += common.exceptions_write(snap, None, "", *(one.txid for one in later))
+        writes += common.exceptions_write(snap, None, "", *(follower.txid for follower in later))
     # An attempt does not depend on lifecycle commands.
     unchecked = frozenset({snap.paths.topology})
     return Change(writes=tuple(writes), witness=snap.paths.tx(tx.txid), result=record, unchecked=unchecked)
@@ -112,11 +115,11 @@ def processed(
     :raises StaleAttemptError: one of the attempts is not the current one.
     :raises TransitionError: one was not attempted; or the turn of the first one has not come to pass the gate.
     """
-    txids = [one.txid for one in done]
+    txids = [staged_attempt.txid for staged_attempt in done]
     require_order(txids)
     snap.prefetch_transactions(txids)
     together = Together(snap)
-    records = together.while_they_fit(partial(_processed, done=one) for one in done)
+    records = together.while_they_fit(partial(_processed, done=staged_attempt) for staged_attempt in done)
     members = [record.txid for record in records] if gate_by else []
     tickets = together.then(partial(gate, members=members, owner=gate_by)) if members else ()
     return together.change(Processed(records=records, tickets=tickets))

@@ -63,6 +63,7 @@ def ticket_of(view: LedgerView, tx: TxRecord, staged: StagedRef | None) -> Commi
         time_ms=tx.time_ms,
         begun_ms=tx.begun_ms,
         bars=staged is None,
+        partitions=tx.partitions,
         **for_states(view, tx.txid, barred=staged is None),
     )
 
@@ -74,7 +75,7 @@ CLAIM_SWEEP_COMMITS = 32
 
 
 def prune(
-    snap: Snapshot, upto: int, exceptions: Exceptions, retention: int, *, just_committed: Collection[int]
+    snap: Snapshot, pointer: int, exceptions: Exceptions, retention: int, *, just_committed: Collection[int]
 ) -> list[Write]:
     """Deletes of the oldest committed transactions beyond `retention`, and of their chunks.
 
@@ -84,24 +85,24 @@ def prune(
     """
     just = {tx_name(txid): True for txid in just_committed}
     names = snap.names(snap.paths.transactions).after(just)
-    special = {tx_name(txid) for txid in needed_at_any_age(exceptions) if txid <= upto}
-    done = names.upto(tx_name(upto)) - sum(name in names for name in special)
+    special = {tx_name(txid) for txid in needed_at_any_age(exceptions) if txid <= pointer}
+    done = names.upto(tx_name(pointer)) - sum(name in names for name in special)
     oldest = islice((name for name in names if name not in special), max(done - retention, 0))
-    most = max(PRUNED_PER_COMMIT, len(just_committed))
-    told = snap.topology().told
-    free = (name for name in oldest if name not in just and (told is None or int(name) in told))
-    gone = list(islice(free, most))
-    if not gone:
+    limit = max(PRUNED_PER_COMMIT, len(just_committed))
+    notified = snap.topology().told
+    free = (name for name in oldest if name not in just and (notified is None or int(name) in notified))
+    pruned = list(islice(free, limit))
+    if not pruned:
         return []
     kept_apart = snap.names(snap.paths.chunks)
-    chunks = {chunk: True for name in gone for chunk in kept_apart.starting_with(f"{name}-")}
+    chunks = {chunk: True for name in pruned for chunk in kept_apart.starting_with(f"{name}-")}
     # An emitter may have written a chunk after this process looked; such a chunk can outlive its transaction.
     lowest = next(iter(names))
     chunks |= dict.fromkeys(islice(takewhile(lambda chunk: chunk < lowest, kept_apart), PRUNED_PER_COMMIT), True)
-    writes: list[Write] = [Delete(snap.paths.tx(int(name))) for name in gone]
+    writes: list[Write] = [Delete(snap.paths.tx(int(name))) for name in pruned]
     writes += (Delete(snap.paths.chunk(name)) for name in chunks)
-    left = names.after(dict.fromkeys(gone, False))
-    return [*writes, *(Delete(snap.paths.chunk(name)) for name in _unshared(kept_apart, left))]
+    remaining = names.after(dict.fromkeys(pruned, False))
+    return [*writes, *(Delete(snap.paths.chunk(name)) for name in _unshared(kept_apart, remaining))]
 
 
 def _unshared(kept_apart: FolderNames, transactions: FolderNames) -> Iterator[str]:
@@ -160,7 +161,7 @@ def gate(
     :raises TransitionError: it is not the turn of a member, or it has no staged batch; the error says what was found.
     :raises FencedError: since a member's record, another attempt was made or somebody else opened the gate.
     """
-    txids = [one.txid if isinstance(one, TxRecord) else one for one in members]
+    txids = [group_member.txid if isinstance(group_member, TxRecord) else group_member for group_member in members]
     require_order(txids)
     view, fence = snap.view(0), snap.pointer().fence + 1
     snap.prefetch_transactions(txids)
@@ -232,7 +233,7 @@ def committed(
     require_order(txids)
     snap.prefetch_transactions(txids)
     together, late = Together(snap), late_rows or {}
-    steps = (partial(_committed, ticket=one, late_rows=dict(late.get(one.txid, {}))) for one in tickets)
+    steps = (partial(_committed, ticket=ticket, late_rows=dict(late.get(ticket.txid, {}))) for ticket in tickets)
     records = together.while_they_fit(steps)
     new = [record.txid for record in records if record.op == snap.op]
     if new:
@@ -247,7 +248,7 @@ def committed(
 
 def _claim_of(snap: Snapshot, begun: Sequence[Begun]) -> str:
     """The key of the first new claim: nobody overwrites it, while somebody may overwrite a record."""
-    new = (one.record for one in begun if one.new and one.record is not None)
+    new = (transaction.record for transaction in begun if transaction.new and transaction.record is not None)
     return next((snap.paths.claim(record.claim.key) for record in new), "")
 
 
@@ -268,8 +269,8 @@ def _committed(
         writes.append(snap.set(snap.paths.exceptions, codec.encode_exceptions(after)))
     if tx.txid > pointer.committed:
         _require_turn(pointer, exceptions, tx.txid)
-        upto = over_skipped(tx.txid, exceptions)
-        writes.append(snap.set(snap.paths.commit, codec.encode_pointer(replace(pointer, committed=upto))))
+        passed = over_skipped(tx.txid, exceptions)
+        writes.append(snap.set(snap.paths.commit, codec.encode_pointer(replace(pointer, committed=passed))))
     return Change(writes=tuple(writes), witness=snap.paths.tx(tx.txid), result=record)
 
 
@@ -287,8 +288,8 @@ def _require_turn(pointer: CommitPointer, exceptions: Exceptions, txid: int) -> 
 
 
 def _pruned(snap: Snapshot, retention: int, just_committed: Sequence[int]) -> Change[None] | Unchanged[None]:
-    upto, exceptions = snap.pointer().committed, snap.exceptions()
-    writes = prune(snap, upto, exceptions, retention, just_committed=just_committed)
+    pointer, exceptions = snap.pointer().committed, snap.exceptions()
+    writes = prune(snap, pointer, exceptions, retention, just_committed=just_committed)
     return Change(writes=tuple(writes), witness="", result=None) if writes else Unchanged(None)
 
 
@@ -330,7 +331,7 @@ def take_back(snap: Snapshot, ticket: CommitTicket, reason: str) -> Change[TxRec
     tx = common.of_ticket(snap, ticket)
     if not ticket.bars or not tx.touched:
         raise nothing_to_take_back(tx)
-    known = tx if tx.status is Status.FAILED else common.moved(snap, tx, Status.FAILED)
-    record = replace(known.with_error(reason), op=snap.op, touched=False)
+    failed = tx if tx.status is Status.FAILED else common.moved(snap, tx, Status.FAILED)
+    record = replace(failed.with_error(reason), op=snap.op, touched=False)
     writes = (snap.set_tx(record), *common.exceptions_write(snap, tx.txid, "failed"))
     return Change(writes=writes, witness=snap.paths.tx(tx.txid), result=record)

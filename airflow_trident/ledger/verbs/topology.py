@@ -15,12 +15,13 @@ from dataclasses import replace
 
 from airflow_trident.contracts.wing import wings
 from airflow_trident.errors import CorruptError, TransitionError
-from airflow_trident.ledger.refusals import definition_changed, may_be_held
+from airflow_trident.ledger.refusals import bound_otherwise, definition_changed, may_be_held
 from airflow_trident.ledger.snapshot import Snapshot, Write
 from airflow_trident.ledger.transact import Change, Unchanged
 from airflow_trident.ledger.verbs import common
 from airflow_trident.ledger.verbs.announcements import settled
 from airflow_trident.ledger.verbs.opaque import rewrite
+from airflow_trident.ledger.verbs.partitions import closing_writes
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.decide import MendedSources, SeenTopology, SeenTransaction, accepted, cannot_skip
 from airflow_trident.protocol.durable_format import Format, plain_fields
@@ -48,6 +49,8 @@ def redefine(
     differences = topology.definition.differences(definition)
     if topology.definition == definition:
         return Unchanged(topology)
+    if topology.definition.partitions != definition.partitions:
+        raise bound_otherwise(topology.name, differences[0])
     if differences and not accept_change:
         raise definition_changed(topology.name, differences)
     # What differs may be no change, such as the stream that a note names: keep what is written now.
@@ -121,9 +124,9 @@ def _former(record: TopologyRecord, definition: Definition, open_commits: Txids)
     leaving = (
         FormerState(state=name, place=old.place, txids=open_commits) for name, old in record.definition.states.items()
     )
-    before = (replace(one, txids=one.txids & open_commits) for one in record.former)
+    before = (replace(former, txids=former.txids & open_commits) for former in record.former)
     now = {(name, state.place) for name, state in definition.states.items()}
-    return tuple(one for one in (*before, *leaving) if one.txids and (one.state, one.place) not in now)
+    return tuple(former for former in (*before, *leaving) if former.txids and (former.state, former.place) not in now)
 
 
 def noted(record: TopologyRecord, since: Mapping[str, int], lost: Sequence[Loss], *, at_ms: int) -> TopologyRecord:
@@ -142,13 +145,13 @@ def note_states(
     return _new_topology(snap, noted(snap.topology(), since or {}, lost, at_ms=snap.now_ms))
 
 
-def note_told(snap: Snapshot, told: Txids | None) -> Change[TopologyRecord] | Unchanged[TopologyRecord]:
+def note_told(snap: Snapshot, notified: Txids | None) -> Change[TopologyRecord] | Unchanged[TopologyRecord]:
     """Notes which transactions the spouts have been told of. From then on a commit prunes no other ones (L8).
 
-    :param told: COMMITTED or CLOSED ones, and any that are pruned; None: no spout wants to be told any more.
+    :param notified: COMMITTED or CLOSED ones, and any that are pruned; None: no spout wants to be told any more.
     """
     topology = snap.topology()
-    after = told if told is None or topology.told is None else topology.told | told
+    after = notified if notified is None or topology.told is None else topology.told | notified
     return Unchanged(topology) if after == topology.told else _new_topology(snap, replace(topology, told=after))
 
 
@@ -198,9 +201,9 @@ def skip(
     record = common.moved(snap, tx.with_error(reason), Status.SKIPPED)
     pointer, exceptions = snap.pointer(), snap.exceptions()
     writes: list[Write] = [snap.set_tx(record), *common.exceptions_write(snap, txid, "skipped")]
-    upto = over_skipped(pointer.committed, shifted(exceptions, txid, "skipped"))
-    if upto != pointer.committed:
-        writes.append(snap.set(snap.paths.commit, codec.encode_pointer(replace(pointer, committed=upto))))
+    passed = over_skipped(pointer.committed, shifted(exceptions, txid, "skipped"))
+    if passed != pointer.committed:
+        writes.append(snap.set(snap.paths.commit, codec.encode_pointer(replace(pointer, committed=passed))))
     return Change(writes=tuple(writes), witness=snap.paths.tx(txid), result=record)
 
 
@@ -220,12 +223,14 @@ def accept_source(
     tx, above = _as_seen(snap, txid, seen), range(txid + 1, snap.next_txid())
     common.require_not_passed_over(snap, tx)
     snap.prefetch_transactions(above)
-    later = [one for one in map(snap.tx, above) if one is not None]
-    found, followed = accepted(tx, later, sources, committed=snap.pointer().committed, reason=reason)
+    later = [later_record for later_record in map(snap.tx, above) if later_record is not None]
+    accepted_record, followed = accepted(tx, later, sources, committed=snap.pointer().committed, reason=reason)
     listed = tx.status in (Status.FAILED, Status.SKIPPED)
-    record = replace(found, op=snap.op) if listed else common.moved(snap, found, Status.FAILED)
+    record = replace(accepted_record, op=snap.op) if listed else common.moved(snap, accepted_record, Status.FAILED)
     writes: list[Write] = [
-        write for one in (record, *(replace(one, op=snap.op) for one in followed)) for write in rewrite(snap, one)
+        write
+        for rewritten in (record, *(replace(rewritten, op=snap.op) for rewritten in followed))
+        for write in rewrite(snap, rewritten)
     ]
     if not listed:
         writes += common.exceptions_write(snap, txid, "failed")
@@ -246,7 +251,12 @@ def close_transaction(
     require_closable(tx, snap.pointer().committed)
     record = common.moved(snap, tx, Status.CLOSED, error=reason[:ERROR_CHARACTERS])
     after = codec.encode_exceptions(closed(snap.exceptions(), txid))
-    writes = (snap.set_tx(record), snap.set(snap.paths.exceptions, after), *settled(snap, Txids.of(txid)))
+    writes = (
+        snap.set_tx(record),
+        snap.set(snap.paths.exceptions, after),
+        *settled(snap, Txids.of(txid)),
+        *closing_writes(snap, tx),
+    )
     return Change(writes=writes, witness=snap.paths.tx(txid), result=record)
 
 
@@ -262,19 +272,21 @@ _OUTCOME_FORMAT = Format(noun="the coordinator's outcome", version=1, cure="The 
 
 def note(snap: Snapshot, outcome: CoordinatorOutcome) -> Change[None] | Unchanged[None]:
     """Writes the outcome, in a step of its own."""
-    said = outcome.after(outcome_at(snap), now_ms=snap.now_ms)
-    if said is None:
+    last_outcome = outcome.after(outcome_at(snap), now_ms=snap.now_ms)
+    if last_outcome is None:
         return Unchanged(None)
     path = snap.paths.coordinator
-    return Change(writes=(written(snap, said),), witness=path, result=None, unchecked=frozenset({snap.paths.head}))
+    return Change(
+        writes=(written(snap, last_outcome),), witness=path, result=None, unchecked=frozenset({snap.paths.head})
+    )
 
 
 def begun(snap: Snapshot, claim: Claim, lag: dict[str, Lag]) -> Write:
     """The write that says that a transaction was begun, as a part of the step that begins it."""
     outcome = CoordinatorOutcome(kind=OutcomeKind.BEGUN, dag_id=claim.dag_id, run_id=claim.run_id, lag=lag)
-    said = outcome.after(outcome_at(snap), now_ms=snap.now_ms)
-    assert said is not None
-    return written(snap, said)
+    last_outcome = outcome.after(outcome_at(snap), now_ms=snap.now_ms)
+    assert last_outcome is not None
+    return written(snap, last_outcome)
 
 
 def outcome_at(snap: Snapshot) -> CoordinatorOutcome | None:

@@ -99,8 +99,8 @@ class Rebuild:
             self.progress(f"state {name} lacks {len(txids)} transactions: {txids}")
         records = self._records(lack)
         lost = self._lost(lack, markers, records)
-        for name, found in lost.items():
-            for txid, why in found.items():
+        for name, reasons in lost.items():
+            for txid, why in reasons.items():
                 self.progress(f"transaction {txid} is lost for state {name}: {why}")
         if dry_run:
             self.progress("dry run: nothing was changed")
@@ -128,8 +128,8 @@ class Rebuild:
                 self.progress(f"committer {name} keeps what it does in a database of its own: it is not looked at")
         require_ledger_ahead(self.topology.name, markers, self.ledger.view(0), self.ledger.records)
         chosen = {name: markers[name] for name in markers if not states or name in states}
-        found = {name: lacking(name, marker, view) for name, marker in chosen.items()}
-        return {name: txids for name, txids in found.items() if txids}, markers
+        lacking_by_state = {name: lacking(name, marker, view) for name, marker in chosen.items()}
+        return {name: txids for name, txids in lacking_by_state.items() if txids}, markers
 
     def _blind(self, name: str) -> ConfigurationError:
         if self.topology.states[name].committer is not None:
@@ -161,7 +161,9 @@ class Rebuild:
             for txid in lack[name]:
                 why = self._why_lost(records.get(txid), name) or _why_not_in(self.topology.states[name], txid, high)
                 if not why:
-                    gone_on = [one for one in reads[name] if not _will_be_at(one, txid, lack, lost, markers)]
+                    gone_on = [
+                        feeding for feeding in reads[name] if not _will_be_at(feeding, txid, lack, lost, markers)
+                    ]
                     why = f"it is fed from state {gone_on[0]}, which has gone on" if gone_on else ""
                 if why:
                     lost[name][txid] = why
@@ -199,13 +201,13 @@ class Rebuild:
         return [sink for sink in staged if downstream or sink.name in states]
 
     def _accept(self, lost: LostReasons, reason: str) -> None:
-        found = {name: txids for name, txids in _txids(lost).items() if txids}
+        lost_txids = {name: txids for name, txids in _txids(lost).items() if txids}
         if not reason:
-            raise self._not_accepted(found)
+            raise self._not_accepted(lost_txids)
         self.ledger.note_states(
-            lost=[Loss(state=name, txids=txids, reason=reason, by=self.by) for name, txids in found.items()]
+            lost=[Loss(state=name, txids=txids, reason=reason, by=self.by) for name, txids in lost_txids.items()]
         )
-        for name, txids in found.items():
+        for name, txids in lost_txids.items():
             self.progress(f"state {name} goes on without {txids}: {reason}")
 
     def _not_accepted(self, lost: Mapping[str, Txids]) -> LostTransactionsError:
@@ -266,6 +268,7 @@ class Rebuild:
             time_ms=record.time_ms,
             begun_ms=record.begun_ms,
             needed=needed,
+            partitions=record.partitions,
         )
 
     def _batches(self, record: TxRecord, into: Collection[str], engine: Engine) -> dict[str, pa.Table]:
@@ -273,9 +276,9 @@ class Rebuild:
         area, wanted = StagingArea(self.staging_root), self._batches_of(into)
         try:
             manifest, whose = self._manifest(record, wanted), {record.txid: record.attempt}
-            found = {sink.name: area.read_each(manifest, whose, sink.name, sink.schema)[0] for sink in wanted}
+            batches = {sink.name: area.read_each(manifest, whose, sink.name, sink.schema)[0] for sink in wanted}
             tell_other_code(manifest, self.topology.compile(), self.progress)
-            return found
+            return batches
         except StagingError:
             self.progress(f"transaction {record.txid}: its staged batch is gone; replaying it")
         except OtherPlanError:
@@ -348,7 +351,7 @@ def _staged(record: TxRecord) -> StagedRef:
 
 def _reads(topology: Topology) -> dict[str, frozenset[str]]:
     """State -> the states of the topology that feed it, directly or indirectly."""
-    found: dict[str, frozenset[str]] = {}
+    feeding: dict[str, frozenset[str]] = {}
     for sink in topology.compile().sinks:
         above = ordered([sink])
         read = {node.persist.name for node in above if isinstance(node, NewValuesNode)}
@@ -357,8 +360,8 @@ def _reads(topology: Topology) -> dict[str, frozenset[str]]:
             for node in above
             if isinstance(node, StateQueryNode) and node.after_commit and node.state.topology == topology.name
         }
-        found[sink.name] = frozenset(read)
-    return found
+        feeding[sink.name] = frozenset(read)
+    return feeding
 
 
 def _why_not_in(spec: StateSpec, txid: int, high: int) -> str:
@@ -382,7 +385,7 @@ def _will_be_at(
 
 
 def _txids(lost: LostReasons) -> dict[str, Txids]:
-    return {name: Txids.of(*found) for name, found in lost.items() if found}
+    return {name: Txids.of(*reasons) for name, reasons in lost.items() if reasons}
 
 
 def _without(lack: Mapping[str, Txids], lost: LostReasons) -> dict[str, Txids]:

@@ -9,11 +9,13 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_trident.contracts.spout import BatchFrame, Emitter, ScriptBatch, Split, Spout
-from airflow_trident.errors import SourceUnavailableError
+from airflow_trident.errors import PlanError, SourceUnavailableError
 from airflow_trident.io.datasets import Dataset, file_dataset
 from airflow_trident.io.delta import DeltaPlace
 from airflow_trident.io.hadoop import OTHER_SERVICE, uri_in_hadoop
 from airflow_trident.io.paths import AnyPath
+from airflow_trident.protocol.partitions import Partitions
+from airflow_trident.spouts.delta.bound import BoundDelta
 from airflow_trident.spouts.delta.log import DeltaLog, Places, names_in_file, of_batch
 from airflow_trident.spouts.files.by_spark import FileOfTable, LastSplits, files_for_script, frame_of
 from airflow_trident.spouts.files.columns import rows_of_file
@@ -49,6 +51,8 @@ class DeltaSpout(Spout):
     :param conn_id: an Airflow connection (``aws``, ``wasb``, ``google_cloud_platform``, or one whose extras are storage
         options of delta-rs).
     :param storage_options: override those of the connection.
+    :param column: in a topology that is bound to partitions: the table's partition column with their values. All files
+        of the partition are read, in the newest version, so `start`, `changes` and the limits mean nothing.
     :raises ConfigurationError: an argument is wrong.
     """
 
@@ -66,12 +70,25 @@ class DeltaSpout(Spout):
         max_rows: int | None = None,
         conn_id: str | None = None,
         storage_options: Mapping[str, str] | None = None,
+        column: str = "",
     ) -> None:
         self._reading = TableReading.of(
             "TableSpout", start, changes, max_files=max_files, max_bytes=max_bytes, max_rows=max_rows
         )
         self._place = DeltaPlace.of(path, conn_id, storage_options)
         self.schema = parse_declared(fields, [])
+        self._column, self.needs_partitions = column, bool(column)
+
+    def bound(self, partitions: Partitions) -> BoundDelta:
+        """
+        :raises PlanError: nothing says which files are those of a partition.
+        """
+        if not self._column:
+            raise PlanError(
+                f"{self.describe()} in a bound topology: nothing says which files are those of a {partitions.step}",
+                "Name the partition column of the table, as in column='day'.",
+            )
+        return BoundDelta(self, partial(_open, self._place, self.schema), self._column, partitions)
 
     def coordinator(self) -> VersionsCoordinator:
         return VersionsCoordinator(partial(_open, self._place, self.schema), _span, self.schema, self._reading)

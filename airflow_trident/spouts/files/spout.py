@@ -7,7 +7,7 @@ and must not change as long as their transaction may be replayed. Objects of a s
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Never
 
 from airflow_trident.contracts.spout import Spout, one_of, require_at_least, require_simple_types
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow_trident.io.datasets import Dataset
+    from airflow_trident.protocol.partitions import Partitions
+    from airflow_trident.spouts.files.bound_files import BoundFiles
     from airflow_trident.spouts.files.coordinator import FileCoordinator, Listings
     from airflow_trident.spouts.files.emitter import FileEmitter
 
@@ -74,6 +76,8 @@ class FileSpout(Spout):
     :param ordered_names: for objects: the name of a new object always sorts after the names of all objects that are
         older than the newest read one by more than `lookback_s`. Then a listing begins after those, and batches are in
         the order of names.
+    :param done: in a topology that is bound to partitions: a partition is complete if a file of this name, such as
+        ``_SUCCESS``, is in its folder.
     :raises ConfigurationError: an argument is wrong, or arguments contradict each other.
     """
 
@@ -101,6 +105,7 @@ class FileSpout(Spout):
         digest_bytes: int = DIGEST_BYTES,
         ordered_names: bool = False,
         lookback_s: float = DEFAULT_LOOKBACK_S,
+        done: str = "",
         **gone: Never,
     ) -> None:
         for name in gone:
@@ -130,6 +135,13 @@ class FileSpout(Spout):
         text = self._source.text
         self._path_fields = PathFields.of(partition_fields, self._reading.schema, text, recursive=recursive)
         self.gives_files = self._source.is_local and not self._path_fields.schema
+        self.needs_partitions = "{partition}" in text or "{partition:" in text
+        if done and not self.needs_partitions:
+            raise ConfigurationError(
+                f"FileSpout({text!r}) with done={done!r}, and the path has no {{partition}}",
+                "Leave it out, or bind the topology: /data/day={partition}/*.csv.",
+            )
+        self._done = done
         self._split_bytes, self._digest_bytes = split_bytes, digest_bytes
         self._ordered = ordered_names
         if ordered_names:
@@ -172,6 +184,22 @@ class FileSpout(Spout):
         from airflow_trident.spouts.files.emitter import FileEmitter
 
         return FileEmitter(self._source, self._reading, self._split_bytes, self._path_fields)
+
+    def bound(self, partitions: Partitions) -> BoundFiles:
+        """
+        :raises PlanError: the path does not say which files are those of a partition.
+        """
+        from airflow_trident.spouts.files.bound_files import BoundFiles, PartitionPath
+
+        return BoundFiles(
+            path=PartitionPath(self._source.text, partitions),
+            source_at=partial(_source, recursive=self._recursive),
+            reader=self.emitter(),
+            fields=self.schema,
+            done=self._done,
+            min_age_s=self._rules.min_age_ns / 1e9,
+            digest_bytes=self._digest_bytes,
+        )
 
     def lineage_datasets(self, metadata: Json) -> tuple[Dataset, ...]:
         from airflow_trident.io.datasets import file_dataset

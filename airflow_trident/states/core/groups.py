@@ -82,8 +82,15 @@ class Group:
         :raises InseparableError: as :meth:`missing`. :raises UserCodeError: as :func:`merge`.
         """
         whole = self.as_one(verdicts)
-        parts = self.missing(verdicts) if whole is None else [(self.tickets[-1], whole)]
+        parts = self._counting(verdicts) if whole is None else [(self.tickets[-1], whole)]
         return merge_in_order(self.spec, parts, lookup)
+
+    def _counting(self, verdicts: Sequence[Verdict]) -> list[tuple[CommitTicket, pa.Table]]:
+        """The missing batches; of several that replace the same partition only the last one (T13)."""
+        parts = self.missing(verdicts)
+        if self.spec.partition is None:
+            return parts
+        return list({ticket.partitions: (ticket, batch) for ticket, batch in parts}.values())
 
     def missing(self, verdicts: Sequence[Verdict]) -> list[tuple[CommitTicket, pa.Table]]:
         """The batches to apply one after the other, if the state holds some already or they cannot be merged.
@@ -106,6 +113,11 @@ class Group:
 def answers(verdicts: Sequence[Verdict]) -> tuple[Applied, ...]:
     """What a step did for each ticket."""
     return tuple(Applied.ALREADY if verdict is Verdict.SKIP else Applied.APPLIED for verdict in verdicts)
+
+
+def applied_by(tickets: Sequence[CommitTicket], verdicts: Sequence[Verdict]) -> list[CommitTicket]:
+    """The tickets whose batches a step applies."""
+    return [ticket for ticket, verdict in zip(tickets, verdicts, strict=True) if verdict is not Verdict.SKIP]
 
 
 def merge_in_order(spec: StateSpec, parts: Sequence[tuple[OfAttempt, pa.Table]], lookup: Lookup) -> Changes:

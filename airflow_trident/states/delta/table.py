@@ -606,7 +606,9 @@ class DeltaTable(StateFactory):
     storage_options: Mapping[str, str] | None = field(default=None, repr=False, hash=False)
     partition_by: str | Sequence[str] = field(default=(), hash=False)
 
-    capabilities = Capabilities(durable=True, atomic=True, appends=True, by_reference=True, rewrites=True)
+    capabilities = Capabilities(
+        durable=True, atomic=True, appends=True, by_reference=True, rewrites=True, partitions=True
+    )
 
     def __post_init__(self) -> None:
         place = self.place()  # refuses an invalid place

@@ -22,6 +22,7 @@ from airflow_trident.io.connections import Connection
 from airflow_trident.io.database_drivers import DatabaseFault, Fault
 from airflow_trident.operations.interfaces import MergeKind
 from airflow_trident.states.sql.alterations import Alteration
+from airflow_trident.states.sql.table_names import quote
 from airflow_trident.types import INTERVAL, REAL_TYPES, WHOLE_TYPES, Field, ddl
 
 if TYPE_CHECKING:
@@ -162,6 +163,16 @@ class Dialect(ABC):
 
         :param keeps: replace the kept values by those that these keys have now (T9).
         """
+
+    def remove_partitions(self, values: Sequence[datetime.date | str]) -> None:
+        """Remove all rows with these values in the partition column (T13)."""
+        for value in values:
+            self.execute(f"DELETE FROM {self.data} WHERE {self.partition_column} = :value", {"value": value})
+
+    @property
+    def partition_column(self) -> str:
+        """The partition column, as in statements, if the topology is bound to partitions; else empty."""
+        return quote(self.spec.partition.column) if self.spec.partition is not None else ""
 
     @abstractmethod
     def restore_before(self) -> None:

@@ -584,7 +584,14 @@ class PostgresDialect(Dialect):
         """The state's tables, and the statements that make them."""
         layout = self._layout
         before = {self.before: layout.create_before()} if self.before else {}
-        return {self.data: layout.create(), **before}
+        return {self.data: [*layout.create(), *self.partition_index()], **before}
+
+    def partition_index(self) -> list[str]:
+        """For :meth:`remove_partitions`, unless the index of the keys begins with the column."""
+        column = self.partition_column
+        if not column or [column] == [quote(name) for name in self.spec.key_names[:1]]:
+            return []
+        return [f"CREATE INDEX {quote(f'trident_part_{self.table}')} ON {self.data} ({column})"]
 
     @contextmanager
     def making(self) -> Iterator[None]:
@@ -782,7 +789,7 @@ class PostgresState(StateFactory):
     statement_timeout_s: float = field(default=600.0, kw_only=True)
     allow_triggers: tuple[str, ...] = field(default=(), kw_only=True)
 
-    capabilities = Capabilities(durable=True, atomic=True, opaque=True, groups=True)
+    capabilities = Capabilities(durable=True, atomic=True, opaque=True, groups=True, partitions=True)
     max_value_bytes = 2**29 - 4096
     """PostgreSQL takes a line of COPY, and sends a field, of less than 1 GiB; a byte is two digits in both."""
 

@@ -93,7 +93,12 @@ class Tables:
 
     @cached_property
     def data(self) -> sa.Table:
-        return self._table(self.name, self._columns())
+        import sqlalchemy as sa
+
+        table, partitions = self._table(self.name, self._columns()), self.spec.partition
+        if partitions is not None and partitions.field.type == "date":  # not every database has indexes of texts
+            sa.Index(f"trident_part_{self.name}", table.c[partitions.column])
+        return table
 
     @cached_property
     def before(self) -> sa.Table:
@@ -325,7 +330,7 @@ class SqlState(StateFactory):
     statement_timeout_s: float = field(default=600.0, kw_only=True)
     allow_triggers: tuple[str, ...] = field(default=(), kw_only=True)
 
-    capabilities = Capabilities(durable=True, atomic=True, opaque=True, groups=True)
+    capabilities = Capabilities(durable=True, atomic=True, opaque=True, groups=True, partitions=True)
 
     def __post_init__(self) -> None:
         if self.table is not None:
@@ -558,6 +563,11 @@ class SqlAlchemyDialect(Dialect):
             self._tables.keep(self._open, dict(zip(changes, self.lookup(list(changes)), strict=True)))
         self._tables.put(self._open, self._tables.data, changes)
         self._tables.require_put(self._open, changes)
+
+    def remove_partitions(self, values: Sequence[datetime.date | str]) -> None:
+        assert self.spec.partition is not None
+        data = self._tables.data
+        self._open.execute(data.delete().where(data.c[self.spec.partition.column].in_(values)))
 
     def restore_before(self) -> None:
         kept = self._tables.kept(self._open)

@@ -38,7 +38,7 @@ class SqliteState(StateFactory):
     busy_timeout_s: float = 30.0
     allow_triggers: tuple[str, ...] = field(default=(), kw_only=True)
 
-    capabilities = Capabilities(durable=True, atomic=True, opaque=True, groups=True)
+    capabilities = Capabilities(durable=True, atomic=True, opaque=True, groups=True, partitions=True)
     max_value_bytes = 10**9 - 4096
     """Of SQLite's limit for a value and for a row, which is 1e9 bytes unless it was built otherwise."""
 

@@ -9,6 +9,7 @@ store it as null.
 
 from __future__ import annotations
 
+import datetime
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
@@ -257,7 +258,7 @@ class SqliteDialect(Dialect):
     def make(self, table: str) -> None:
         made = {
             MARKERS: [_CREATE_MARKERS],
-            self.data: [self._layout.create],
+            self.data: [self._layout.create, *self._partition_index()],
             self._before_keys: [
                 self._before.create,
                 f"CREATE TABLE {quote(self._before_keys)} ({KEY_COLUMN} TEXT NOT NULL PRIMARY KEY) WITHOUT ROWID",
@@ -266,6 +267,14 @@ class SqliteDialect(Dialect):
         }
         for statement in made[table]:
             self.execute(statement)
+
+    def _partition_index(self) -> list[str]:
+        index = quote(f"trident_part_{self.table}")
+        column = self.partition_column
+        return [f"CREATE INDEX {index} ON {self.data} ({column})"] if column else []
+
+    def remove_partitions(self, values: Sequence[datetime.date | str]) -> None:
+        super().remove_partitions(list(map(str, values)))  # a date is its text in ISO 8601
 
     def alterations(self) -> Sequence[Alteration]:
         before = [self._before.table, self._before_keys] if self.spec.opaque else []

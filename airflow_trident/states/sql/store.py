@@ -11,7 +11,7 @@ from airflow_trident.contracts.state import Applied, Marker, StagedBatch, Verdic
 from airflow_trident.errors import ConfigurationError, CorruptRecordError, DefinitionChangedError
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket
-from airflow_trident.states.core.groups import Group, answers
+from airflow_trident.states.core.groups import Group, answers, applied_by
 from airflow_trident.states.core.marker import AdmittingState, admit, admit_group, group_from_json, group_to_json
 from airflow_trident.states.core.merge import Key, Value, canonical_key, merge, merge_before
 from airflow_trident.states.sql.alterations import require_unaltered
@@ -185,6 +185,7 @@ class SqlStore(AdmittingState):
     def _write(self, ticket: CommitTicket, batch: StagedBatch, *, replaces: bool, late: bool) -> None:
         """Apply the batch, while the marker is locked."""
         spec, db = self._spec, self.dialect
+        self._remove_replaced([ticket])
         if replaces:
             db.restore_before()
         takes_late = late and spec.opaque
@@ -213,9 +214,15 @@ class SqlStore(AdmittingState):
 
     def _write_group(self, group: Group, verdicts: Sequence[Verdict]) -> None:
         """Apply the missing batches, while the marker is locked."""
+        self._remove_replaced(applied_by(group.tickets, verdicts))
         whole = group.as_one(verdicts)
         if whole is None or not self.dialect.merge_natively(self._in_memory(whole)):
             self.dialect.put(group.changes(verdicts, self._lookup), keeps=False)
+
+    def _remove_replaced(self, tickets: Sequence[CommitTicket]) -> None:
+        """Remove the rows of the partitions that the batches replace (T13): then there is nothing to merge with."""
+        if values := {value for ticket in tickets for value in self._spec.replaced_by(ticket)}:
+            self.dialect.remove_partitions(sorted(values, key=str))
 
     def _in_memory(self, table: pa.Table) -> StagedBatch:
         return StagedBatch.of(self._spec.staged, table)

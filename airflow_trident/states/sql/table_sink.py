@@ -27,18 +27,18 @@ class TableSink(PostgresState):
 
     txid_column: str = field(default="txid", kw_only=True)
 
-    capabilities = Capabilities(durable=True, atomic=True, opaque=True, appends=True, groups=True)
+    capabilities = Capabilities(durable=True, atomic=True, opaque=True, appends=True, groups=True, partitions=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_name("column", self.txid_column)
 
     def validate(self, spec: StateSpec) -> None:
-        for one in spec.staged:
-            require_name("column", one.name)
-            if one.name == self.txid_column:
+        for column in spec.staged:
+            require_name("column", column.name)
+            if column.name == self.txid_column:
                 raise ConfigurationError(
-                    f"sink {spec.name!r} has the field {one.name!r}, which is its column of txids",
+                    f"sink {spec.name!r} has the field {column.name!r}, which is its column of txids",
                     "Rename the field, or give another txid_column.",
                 )
 
@@ -76,9 +76,9 @@ class SinkDialect(PostgresDialect):
         return f"rows ({ddl(self.fields)})"
 
     def _tables(self) -> dict[str, list[str]]:
-        columns = ", ".join(f"{quote(one.name)} {column_type(one.type)}" for one in self.fields)
+        columns = ", ".join(f"{quote(column.name)} {column_type(column.type)}" for column in self.fields)
         index = f"CREATE INDEX {quote(f'trident_txid_{self.table}')} ON {self.data} ({quote(self.txid_column)})"
-        return {self.data: [f"CREATE TABLE {self.data} ({columns})", index]}
+        return {self.data: [f"CREATE TABLE {self.data} ({columns})", index, *self.partition_index()]}
 
     def _columns(self) -> Schema:
         return self.fields
@@ -101,6 +101,7 @@ class OpenTableSink(SqlStore):
         import pyarrow as pa
 
         db = self.dialect
+        self._remove_replaced([ticket])
         if replaces:
             db.execute(f"DELETE FROM {db.data} WHERE {quote(db.txid_column)} = :txid", {"txid": ticket.txid})
         rows = (

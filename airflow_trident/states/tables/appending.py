@@ -185,7 +185,7 @@ class Overtaken(Exception):
     """Another committer was first. Never leaves :func:`decided_anew`."""
 
 
-def decided_anew(what: str, act: Callable[[], T], cure: str) -> T:
+def decided_anew(subject: str, act: Callable[[], T], cure: str) -> T:
     """Repeats until no other committer is faster; each try decides anew.
 
     :param what: the table, as an error names it.
@@ -196,7 +196,7 @@ def decided_anew(what: str, act: Callable[[], T], cure: str) -> T:
             return act()
         except Overtaken:
             time.sleep(random.random() * min(0.5, 0.005 * 2**number))
-    raise StoreUnavailableError(f"others commit to {what} all the time", cure)
+    raise StoreUnavailableError(f"others commit to {subject} all the time", cure)
 
 
 _KEPT = "rows"
@@ -250,7 +250,7 @@ def may_have(fragment: Any, schema: pa.Schema, bounds: Mapping[str, tuple[Any, A
 
     wanted = ds.scalar(True)
     for name in bounds.keys() & set(fragment.physical_schema.names):
-        low, high = (one.cast(schema.field(name).type) for one in bounds[name])
+        low, high = (bound.cast(schema.field(name).type) for bound in bounds[name])
         wanted = wanted & (ds.field(name) >= low) & (ds.field(name) <= high)
     return bool(fragment.split_by_row_group(filter=wanted, schema=schema))
 
@@ -277,12 +277,12 @@ def file_there(file: str) -> Iterator[None]:
 
 def number_of(version: str, table_id: object) -> int | None:
     """The number in ``id/number``, the version of a table; None: it is of another table than this one."""
-    found, _, number = version.rpartition("/")
-    return int(number) if found == str(table_id) else None
+    table_of_version, _, number = version.rpartition("/")
+    return int(number) if table_of_version == str(table_id) else None
 
 
 def require_as_read(
-    what: str,
+    subject: str,
     now: Sequence[OldFile],
     version: str,
     read: ReplacedFiles,
@@ -296,11 +296,11 @@ def require_as_read(
     :param paths_then: the files of another version; None: they are not known any more.
     :raises TableChangedError: the batch must be processed again.
     """
-    files = {one.path: one for one in now}
+    files = {file.path: file for file in now}
     then = files.keys() if version == read.version else paths_then(read.version)
     if then is None or not files.keys() <= then or not files.keys() >= set(read.gone):
         raise TableChangedError(
-            f"others have written to {what} since the batch was processed against its version {read.version}",
+            f"others have written to {subject} since the batch was processed against its version {read.version}",
             "The batch is processed again. If that never ends, let them write at other times.",
         )
     return [files[path] for path in read.gone]
@@ -350,11 +350,11 @@ class AppendingState(AdmittingState):
     def _write(self, name: str, table: pa.Table, values: PartitionValues) -> NewFile: ...
 
     @abstractmethod
-    def _files_of(self, known: Known) -> list[OldFile]:
+    def _files_of(self, head: Known) -> list[OldFile]:
         """The files of the version of `known`."""
 
     @abstractmethod
-    def _read(self, known: Known, file: OldFile, columns: Sequence[str] | None = None) -> pa.Table:
+    def _read(self, head: Known, file: OldFile, columns: Sequence[str] | None = None) -> pa.Table:
         """:param columns: None: all columns of the table."""
 
     @abstractmethod
@@ -363,7 +363,7 @@ class AppendingState(AdmittingState):
 
     @abstractmethod
     def _commit(
-        self, known: Known, marker: Marker, new: Sequence[NewFile], gone: Sequence[OldFile], tried: Tried
+        self, head: Known, marker: Marker, new: Sequence[NewFile], removed_files: Sequence[OldFile], tried: Tried
     ) -> None:
         """One commit of these files and the marker, on top of the version that `_known` read.
 
@@ -378,15 +378,15 @@ class AppendingState(AdmittingState):
         """Does the table have one of these commits, or did it before another writer's commit? Their outcome was
         unknown."""
 
-    def _committed(self, known: Known) -> CommittedTable:
+    def _committed(self, head: Known) -> CommittedTable:
         """The version of `known`, with its files in the order of `_files_of`, if `Capabilities.rewrites`."""
         raise ConfigurationError(f"{self._what} cannot be rewritten", 'Use another mode than mode="rewrite".')
 
-    def _version_of(self, known: Known) -> str:
+    def _version_of(self, head: Known) -> str:
         """`CommittedTable.version` of the version of `known`."""
-        return self._committed(known).version
+        return self._committed(head).version
 
-    def _paths_at(self, known: Known, version: str) -> AbstractSet[str] | None:
+    def _paths_at(self, head: Known, version: str) -> AbstractSet[str] | None:
         """The files of an older version of the table, see `CommittedTable.version`; None: they are not known."""
         return None
 
@@ -404,7 +404,9 @@ class AppendingState(AdmittingState):
 
     def apply(self, ticket: CommitTicket, batch: pa.Table) -> Applied:
         if self._spec.rewrites and batch.num_rows:
-            return self._again(ticket, lambda known, gone: self._rewritten(ticket, batch, known, gone), anew=True)
+            return self._again(
+                ticket, lambda head, removed_files: self._rewritten(ticket, batch, head, removed_files), anew=True
+            )
         return self._again(ticket, lambda _known, _gone: self._written(ticket, batch))
 
     def apply_files(self, ticket: CommitTicket, files: StagedFiles) -> Applied:
@@ -417,7 +419,7 @@ class AppendingState(AdmittingState):
     def _written(self, ticket: CommitTicket, rows: pa.Table) -> Iterator[NewFile]:
         import pyarrow.compute as pc
 
-        table = rows.select([one.name for one in self._spec.staged]).cast(arrow_schema(self._spec.staged))
+        table = rows.select([column.name for column in self._spec.staged]).cast(arrow_schema(self._spec.staged))
         if self._spec.rewrites and self._spec.deleted is not None:
             table = table.filter(pc.invert(table.column(self._spec.deleted).fill_null(False)))
         yield from self._parts(ticket, table)
@@ -432,10 +434,10 @@ class AppendingState(AdmittingState):
         for part in files.parts():
             footer = footer_of(part)
             values = values_in(footer, self._spec.partition_by)
-            gone = (False,) if deleted is None else values_in(footer, (deleted,))
-            if values is None or gone is None:
+            deletions = (False,) if deleted is None else values_in(footer, (deleted,))
+            if values is None or deletions is None:
                 yield from self._written(ticket, _content(part))
-            elif gone != (True,):
+            elif deletions != (True,):
                 yield self._bring(ticket, part, footer, values)
         for part in files.left():
             footer = footer_of(part)
@@ -445,7 +447,9 @@ class AppendingState(AdmittingState):
             else:
                 yield self._bring(ticket, part, footer, values)
 
-    def _rewritten(self, ticket: CommitTicket, batch: pa.Table, known: Known, gone: list[OldFile]) -> Iterator[NewFile]:
+    def _rewritten(
+        self, ticket: CommitTicket, batch: pa.Table, head: Known, removed_files: list[OldFile]
+    ) -> Iterator[NewFile]:
         """Copy-on-write by this process, for a batch whose processing phase did not look into the table: a state is
         rebuilt.
 
@@ -453,13 +457,13 @@ class AppendingState(AdmittingState):
         """
         import pyarrow as pa
 
-        table, keys = self._committed(known), BatchKeys.of(batch.select(self._spec.key_names))
-        files = {one.path: one for one in self._require_partitions(self._files_of(known))}
+        table, keys = self._committed(head), BatchKeys.of(batch.select(self._spec.key_names))
+        files = {one.path: one for one in self._require_partitions(self._files_of(head))}
         for place, path in enumerate(table.paths):
             rest, file = rest_of(table, place, keys), files[path]
             if rest is None:
                 continue
-            gone.append(file)
+            removed_files.append(file)
             if rest.num_rows and file.values is not None:
                 rows = pa.Table.from_batches(rest.pieces(), table.schema())
                 yield self._write(file_name(ticket), rows, file.values)
@@ -486,59 +490,65 @@ class AppendingState(AdmittingState):
 
         def once() -> Applied:
             nonlocal is_made
-            known = self._known()
+            head = self._known()
             # A storage that repeats requests took our own commit for another one.
-            if known.commit is not None and known.commit in tried:
-                tried.pop(known.commit)
+            if head.commit is not None and head.commit in tried:
+                tried.pop(head.commit)
                 new.clear()
                 return Applied.APPLIED
             spec = self._spec
-            marker, verdict = admit(known.marker, ticket, state=spec.name, commutes=spec.commutes, opaque=False)
+            marker, verdict = admit(head.marker, ticket, state=spec.name, commutes=spec.commutes, opaque=False)
             if verdict is Verdict.SKIP:
-                if marker != known.marker:
-                    self._commit(known, marker, [], [], tried)
+                if marker != head.marker:
+                    self._commit(head, marker, [], [], tried)
                 return Applied.ALREADY
-            gone = [] if read is None else self._as_read(known, read)
+            removed_files = [] if read is None else self._as_read(head, read)
             if anew:
                 self._discard(new)
             if not is_made or anew:
-                new.extend(make(known, gone))  # keeps the files made before an error
+                new.extend(make(head, removed_files))  # keeps the files made before an error
                 is_made = True
             self._require_no_nulls(new)
-            self._commit(known, marker, new, gone or self._replaced(known, new), tried)
+            self._commit(head, marker, new, removed_files or self._replaced(ticket, head, new), tried)
             new.clear()  # they belong to the table now
             return Applied.APPLIED
 
         return self._decided(once, new, tried)
 
     def _discard(self, new: list[NewFile]) -> None:
-        for one in new:
-            self._delete(one.path)
+        for new_file in new:
+            self._delete(new_file.path)
         new.clear()
 
-    def _as_read(self, known: Known, read: ReplacedFiles) -> list[OldFile]:
-        version = self._version_of(known)
+    def _as_read(self, head: Known, read: ReplacedFiles) -> list[OldFile]:
+        version = self._version_of(head)
         if version == read.version and not read.gone:
             return []
-        return require_as_read(
-            self._what, self._files_of(known), version, read, lambda then: self._paths_at(known, then)
-        )
+        return require_as_read(self._what, self._files_of(head), version, read, lambda then: self._paths_at(head, then))
 
-    def _replaced(self, known: Known, new: Sequence[NewFile]) -> list[OldFile]:
-        """The files that a batch replaces if it overwrites its partitions: all of them, whoever wrote them."""
-        if not self._spec.overwrites or not new:
+    def _replaced(self, ticket: CommitTicket, head: Known, new: Sequence[NewFile]) -> list[OldFile]:
+        """The files that a batch replaces if it overwrites its partitions: all of them, whoever wrote them. If the
+        topology is bound, these are all files of its partition (T13), also if the batch has no rows."""
+        spec = self._spec
+        if spec.partition is not None:
+            values = {(value,) for value in spec.replaced_by(ticket)}
+            place = spec.partition_by.index(spec.partition.column)
+            parts = slice(place, place + 1)
+        elif spec.overwrites and new:
+            values, parts = {file.values for file in new}, slice(None)
+        else:
             return []
-        values = {one.values for one in new}
-        return [one for one in self._require_partitions(self._files_of(known)) if one.values in values]
+        files = self._require_partitions(self._files_of(head))
+        return [file for file in files if file.values is not None and file.values[parts] in values]
 
     def _require_partitions(self, files: list[OldFile]) -> list[OldFile]:
         """
         :raises ConfigurationError: a file has rows of several partitions, because the table was partitioned otherwise.
         """
-        for one in files:
-            if one.values is None:
+        for file in files:
+            if file.values is None:
                 raise ConfigurationError(
-                    f"{self._what} has files of another partitioning ({one.path})",
+                    f"{self._what} has files of another partitioning ({file.path})",
                     "Rewrite its files, as by rewrite_data_files of Spark.",
                 )
         return files
@@ -564,13 +574,13 @@ class AppendingState(AdmittingState):
                 return
             for undo in tried.values():
                 undo()
-            for one in new:
-                self._delete(one.path)
+            for new_file in new:
+                self._delete(new_file.path)
 
     def _require_no_nulls(self, new: Sequence[NewFile]) -> None:
         """Nobody else checks files that are added by reference."""
         for name in sorted(self._required()):
-            if any(one.nulls.get(name, 1) for one in new):
+            if any(new_file.nulls.get(name, 1) for new_file in new):
                 raise ConfigurationError(
                     f"column {name!r} of {self._what} takes no nulls, and the batch has some, or nobody counted them",
                     f'Leave them out, as in filter(col("{name}").is_not_null()), or let the column take them.',
@@ -584,9 +594,9 @@ class AppendingState(AdmittingState):
 
     def items(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
         """((), row) for each row of the table, also of other writers; with keys (key, value)."""
-        known, target = self._known(), arrow_schema(self._spec.staged)
+        head, target = self._known(), arrow_schema(self._spec.staged)
         parts = (
-            self._read(known, one, target.names).select(target.names).cast(target) for one in self._files_of(known)
+            self._read(head, file, target.names).select(target.names).cast(target) for file in self._files_of(head)
         )
         keys = self._spec.key_names
         if not keys:
@@ -613,7 +623,7 @@ _TYPES = ("string", *WHOLE_TYPES, "boolean", "date")
 
 def require_partitions(spec: StateSpec, table: str) -> None:
     """:raises ConfigurationError: the fields cannot be partition columns."""
-    types = {one.name: one.type for one in spec.staged}
+    types = {column.name: column.type for column in spec.staged}
     for name in spec.partition_by:
         if name not in types:
             raise ConfigurationError(
@@ -627,14 +637,14 @@ def require_partitions(spec: StateSpec, table: str) -> None:
             )
 
 
-def not_partitioned_so(found: Sequence[str], spec: StateSpec) -> tuple[str, str] | None:
+def not_partitioned_so(columns: Sequence[str], spec: StateSpec) -> tuple[str, str] | None:
     """The error and its cure, if a table's partition columns are not those of `spec`."""
-    if tuple(found) == spec.partition_by:
+    if tuple(columns) == spec.partition_by:
         return None
     wanted = f"by {', '.join(spec.partition_by)}" if spec.partition_by else "not"
     return (
-        f"it is partitioned by {', '.join(found) or 'nothing'}, and should be so {wanted}",
-        f"Say partition_by={list(found)}, as the table is." if found else "Append to another table.",
+        f"it is partitioned by {', '.join(columns) or 'nothing'}, and should be so {wanted}",
+        f"Say partition_by={list(columns)}, as the table is." if columns else "Append to another table.",
     )
 
 

@@ -33,6 +33,7 @@ from airflow_trident.plan.nodes import (
     ProjectNode,
     StateQueryNode,
 )
+from airflow_trident.protocol.partitions import Partitions
 from airflow_trident.topology.signatures import (
     bolt_outputs,
     persistent_aggregations,
@@ -250,6 +251,11 @@ def persist_table(stream: S, table: Any, how: TableMode, name: str | None) -> Pe
             'Give a table, as in persist_table(DeltaTable("/lake/sales")).',
         )
     how.require(table)
+    if stream.topology.partitions is not None and how.mode != "overwrite":
+        raise PlanError(
+            f"persist_table got mode={how.mode!r} in a topology that is bound to partitions",
+            "Leave it out: a batch replaces its partition.",
+        )
     if how.by_key:
         return _persist_rewritten(stream, table, how, name)
     return _persist_rows(stream, table, stream.schema, name, overwrites=how.mode == "overwrite")
@@ -394,10 +400,48 @@ def persist(stream: S, spec: StateSpec) -> PersistNode:
             "Use partition_persist(sink, fields), or another state.",
         )
     spec.factory.validate(spec)
-    spec = replace(spec, in_order=in_commit_phase(stream.node))
+    spec = replace(spec, in_order=in_commit_phase(stream.node), partition=stream.topology.partitions)
+    if spec.partition is not None:
+        _require_replaceable(spec, spec.partition)
     sink = PersistNode(name=spec.name, schema=stream.schema, inputs=(stream.node,), state=spec)
     stream.topology.add_sink(sink)
     return sink
+
+
+def _require_replaceable(spec: StateSpec, partitions: Partitions) -> None:
+    """In a topology that is bound to partitions.
+
+    :raises PlanError: the state cannot replace the rows of a partition, or they cannot be found in it.
+    """
+    column, capabilities = partitions.column, spec.factory.capabilities
+    what = f"state {spec.name!r} ({spec.factory.describe()})"
+    if not capabilities.partitions:
+        raise PlanError(
+            f"{what} cannot replace a partition, as a topology that is bound to partitions needs it",
+            "Use a DeltaTable, IcebergTable, SqliteState, PostgresState, SqlState, TableSink or MemoryState.",
+        )
+    if spec.in_order or spec.stateful is not None or spec.committer is not None:
+        raise PlanError(
+            f"{what} depends on the order of transactions, and partitions come in any order, again and again",
+            f"Keep the results of each {partitions.step}, and ask for their sum when you need it.",
+        )
+    if spec.updater is not None and not isinstance(spec.updater, MapPut):
+        raise PlanError(
+            f"{what} has an updater, and the keys of a partition that it changes are unknown",
+            "Use an aggregator, or partition_persist without an updater.",
+        )
+    if partitions.field not in spec.staged:
+        raise PlanError(
+            f"{what} does not get the partition column {partitions.field} as it is",
+            f"Keep the field {column!r} in the stream: it says which rows a batch replaces.",
+        )
+    if capabilities.by_reference and column not in spec.partition_by:
+        raise PlanError(f"{what} is not partitioned by {column!r}", f"Give the table partition_by={column!r}.")
+    if not capabilities.appends and column not in spec.key_names:
+        raise PlanError(
+            f"{what} has keys without {column!r}: which part of a value came from a partition cannot be found",
+            f"Group by it, too, as in group_by('{column}, ...'). A total over all is a query of these rows.",
+        )
 
 
 def new_values(stream: S, sink: PersistNode) -> S:
@@ -409,6 +453,11 @@ def new_values(stream: S, sink: PersistNode) -> S:
         raise PlanError(
             f"state {spec.name!r} belongs to a stateful function and gives no new values",
             'Name what it emits, as in stateful(..., outputs="word string, n long").',
+        )
+    if spec.partition is not None:
+        raise PlanError(
+            f"state {spec.name!r} of a topology that is bound to partitions gives no new values: a batch replaces them",
+            "Take the stream itself; or follow the state in an unbound topology.",
         )
     if spec.factory.capabilities.appends:
         raise PlanError(

@@ -1,0 +1,179 @@
+"""The verbs for partitions of a bound topology: what begins, joins or refreshes the transaction of a key.
+
+A new transaction of a key begins by :func:`airflow_trident.ledger.verbs.begin.begin`, which takes its part from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from airflow_trident.errors import SupersededError
+from airflow_trident.ledger.answers import AskedPartition, Begun
+from airflow_trident.ledger.snapshot import Snapshot, Write
+from airflow_trident.ledger.transact import Change, Unchanged
+from airflow_trident.ledger.verbs import common
+from airflow_trident.ledger.verbs.announcements import settled
+from airflow_trident.ledger.verbs.opaque import rewrite
+from airflow_trident.ledger.znodes import Create
+from airflow_trident.protocol import codec, partition_keys
+from airflow_trident.protocol.codec import ClaimKey
+from airflow_trident.protocol.exceptional_txids import closed
+from airflow_trident.protocol.partition_keys import (
+    NO_TXID,
+    PartitionEntry,
+    is_superseded,
+    may_begin,
+    may_refresh,
+    source_digest,
+)
+from airflow_trident.protocol.records import NOBODY, Claim, PartitionRevision, Status, TxRecord
+from airflow_trident.protocol.txids import Txids
+from airflow_trident.types import Json
+
+SUPERSEDED = "closed: a newer transaction has its partition"
+_REASONS_KEPT = 10
+
+
+# ---- begin -----------------------------------------------------------------------------------------------------
+
+
+def is_as_seen(snap: Snapshot, asked: AskedPartition) -> bool:
+    """May the key's next transaction begin with what was seen? False: another request changed the key since then."""
+    entry = snap.entry(asked.partition.key)
+    return entry == asked.seen and may_begin(entry, _last(snap, entry))
+
+
+def revision(asked: AskedPartition) -> PartitionRevision:
+    """The partition in the record of the new transaction."""
+    partition = asked.partition
+    return PartitionRevision(
+        key=partition.key,
+        n=asked.seen.n + 1,
+        start_ms=round(partition.start.timestamp() * 1000),
+        end_ms=round(partition.end.timestamp() * 1000),
+    )
+
+
+def begun_writes(snap: Snapshot, records: Iterable[TxRecord]) -> list[Write]:
+    """The index after these new transactions. A SKIPPED one that they supersede is CLOSED, if it was passed."""
+    periods: dict[str, dict[str, PartitionEntry]] = {}
+    over: list[TxRecord] = []
+    for record in records:
+        assert record.partition is not None
+        key = record.partition.key
+        path, entry = snap.paths.period(key), snap.entry(key)
+        last = _last(snap, entry)
+        keys = periods.setdefault(path, dict(snap.keys(path)))
+        keys[key] = partition_keys.begun(entry, last, record.txid, source_digest(record.metadata))
+        if last is not None and last.status is Status.SKIPPED and last.txid <= snap.pointer().committed:
+            over.append(last)
+    writes: list[Write] = [snap.put(path, partition_keys.encode_keys(keys)) for path, keys in periods.items()]
+    return [*writes, *_closing(snap, over)]
+
+
+def _closing(snap: Snapshot, over: list[TxRecord]) -> list[Write]:
+    if not over:
+        return []
+    exceptions = snap.exceptions()
+    for tx in over:
+        exceptions = closed(exceptions, tx.txid)
+    moved = (common.moved(snap, tx, Status.CLOSED, error=SUPERSEDED) for tx in over)
+    return [
+        *map(snap.set_tx, moved),
+        snap.set(snap.paths.exceptions, codec.encode_exceptions(exceptions)),
+        *settled(snap, Txids.of(*(tx.txid for tx in over))),
+    ]
+
+
+# ---- join and refresh ------------------------------------------------------------------------------------------
+
+
+def join(snap: Snapshot, txid: int, key: str, *, claim: Claim) -> Change[Begun | None] | Unchanged[Begun | None]:
+    """The claim gets the unfinished transaction of a key. None: the transaction is finished, or superseded, and the
+    claim has none: look again."""
+    known = snap.claim(claim.key)
+    if known is not None:
+        return Unchanged(Begun(record=snap.tx(known.txid), txid=known.txid, new=False))
+    tx = snap.tx(txid)
+    if snap.entry(key).tx != txid or tx is None or tx.status.lets_others_pass:
+        return Unchanged(None)
+    return Change(
+        writes=(_claiming(snap, claim, txid),),
+        witness=snap.paths.claim(claim.key),
+        result=Begun(record=tx, txid=txid, new=False),
+    )
+
+
+def refresh(
+    snap: Snapshot, txid: int, key: str, metadata: dict[str, Json], reason: str, *, claim: Claim | None = None
+) -> Change[Begun | None] | Unchanged[Begun | None]:
+    """The unfinished transaction of a key takes its sources as they are now: new metadata, attempt + 1, nothing staged,
+    `reason` in the record. So nothing that was begun with the former ones is reported any more (P4). No later
+    transaction follows from it: metadata of a partition say nothing of others.
+
+    :param metadata: of all streams.
+    :param claim: gets the transaction, if it has none; None: the caller has it already.
+    :returns: None: a commit of it has begun, or it is finished or superseded: look again.
+    """
+    known = None if claim is None else snap.claim(claim.key)
+    if known is not None:
+        return Unchanged(Begun(record=snap.tx(known.txid), txid=known.txid, new=False))
+    entry, tx = snap.entry(key), snap.tx(txid)
+    if entry.tx != txid or tx is None or not may_refresh(entry, tx):
+        return Unchanged(None)
+    new = {stream: codec.require_json(one, f"the metadata of stream {stream!r}") for stream, one in metadata.items()}
+    record = common.moved(
+        snap,
+        tx.with_past_attempt(),
+        Status.PROCESSING,
+        metadata=new,
+        attempt=tx.attempt + 1,
+        staged=None,
+        owner=NOBODY,
+        error="",
+        first_error="",
+        accepted=(*tx.accepted, reason)[-_REASONS_KEPT:],
+    )
+    writes = [*rewrite(snap, record), snap.put_entry(key, replace(entry, src=source_digest(new)))]
+    if tx.status is Status.FAILED:
+        writes += common.exceptions_write(snap, txid, "replaying")
+    if claim is not None:
+        writes.append(_claiming(snap, claim, txid))
+    result = Begun(record=record, txid=txid, new=False)
+    return Change(writes=tuple(writes), witness=snap.paths.tx(txid), result=result)
+
+
+def _claiming(snap: Snapshot, claim: Claim, txid: int) -> Create:
+    key = ClaimKey(key=claim.key, txid=txid, run_ms=claim.run_ms, op=snap.op)
+    return Create(snap.paths.claim(claim.key), codec.encode_claim(key))
+
+
+# ---- other verbs' part -----------------------------------------------------------------------------------------
+
+
+def require_not_superseded(snap: Snapshot, tx: TxRecord) -> None:
+    """:raises SupersededError: a newer transaction has its partition."""
+    if tx.partition is None or tx.status is not Status.SKIPPED:
+        return
+    key, entry = tx.partition.key, snap.entry(tx.partition.key)
+    if is_superseded(entry, tx):
+        topology = snap.topology().name
+        raise SupersededError(
+            f"transaction {tx.txid} of topology {topology!r} is SKIPPED, and transaction {entry.tx} has its partition "
+            f"{key} now",
+            f"Ask for the partition {key} again.",
+        )
+
+
+def closing_writes(snap: Snapshot, tx: TxRecord) -> list[Write]:
+    """The write of the index after a person closed a transaction."""
+    if tx.partition is None:
+        return []
+    entry = snap.entry(tx.partition.key)
+    after = partition_keys.closed(entry, tx.txid)
+    return [] if after == entry else [snap.put_entry(tx.partition.key, after)]
+
+
+def _last(snap: Snapshot, entry: PartitionEntry) -> TxRecord | None:
+    return None if entry.tx == NO_TXID else snap.tx(entry.tx)

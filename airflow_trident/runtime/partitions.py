@@ -1,0 +1,262 @@
+"""Gives requests for partitions their transactions.
+
+A transaction of a bound topology reads all of its partition. While no state can have it, each request for the partition
+makes it take its sources as they are then. Afterwards the partition gets another transaction, which replaces it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from airflow_trident.contracts.bound_spout import has_data
+from airflow_trident.contracts.spout import Coordinator, PartitionChange
+from airflow_trident.errors import (
+    ConfigurationError,
+    EmptyPartitionError,
+    IncompletePartitionError,
+    SourceGoneError,
+    TransitionError,
+    spout_code,
+)
+from airflow_trident.ledger.answers import AskedPartition, Begun, NextBatches, NotBegun, PartitionMoved
+from airflow_trident.ledger.ledger import Ledger
+from airflow_trident.names import DEFAULT_MAX_PENDING
+from airflow_trident.protocol import codec
+from airflow_trident.protocol.partition_keys import SeenPartition, may_begin, may_refresh, source_digest
+from airflow_trident.protocol.partitions import OnMissing, Partition, Partitions
+from airflow_trident.protocol.records import Claim, Owner, TxRecord
+from airflow_trident.runtime.milestones import Milestone, reached
+from airflow_trident.runtime.open_resources import OpenCoordinators
+from airflow_trident.topology.topology import Topology
+from airflow_trident.types import Json
+
+Metadata = dict[str, Json]
+_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionRequest:
+    """A request for a partition. The same claim always gets the same transaction.
+
+    `redo`: do a partition that is COMMITTED again, also if its sources are as they were. `gone`, `empty`: instead of
+    those of the topology.
+    """
+
+    key: str | None
+    claim: Claim
+    redo: bool = True
+    gone: OnMissing | None = None
+    empty: OnMissing | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionUnchanged:
+    """The partition is COMMITTED as transaction `txid`, and its sources are as they were: nothing is to do."""
+
+    key: str
+    txid: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionUnderWay:
+    """A commit of the partition's transaction `txid` has begun. The request is not served by it: ask again after it."""
+
+    key: str
+    txid: int
+
+
+PartitionResult = Begun | PartitionUnchanged | PartitionUnderWay | NotBegun
+
+
+def begin_partition(
+    ledger: Ledger,
+    topology: Topology,
+    request: PartitionRequest,
+    *,
+    max_pending: int = DEFAULT_MAX_PENDING,
+    attempt_by: Owner | str = "",
+    coordinators: OpenCoordinators | None = None,
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> PartitionResult:
+    """The transaction of a request: a new one of its partition, or the unfinished one with the sources as they are.
+
+    The caller has checked the definition.
+
+    :param attempt_by: see :class:`NextBatches`.
+    :param coordinators: of a caller that asks for several partitions, and closes them.
+    :raises ConfigurationError: the key is none of the topology's partitions.
+    :raises IncompletePartitionError: it is too early.
+    :raises EmptyPartitionError: no source has any data of it.
+    :raises SourceGoneError: data that its last COMMITTED transaction read are gone.
+    """
+    partitions = bound_to(topology)
+    partition = partitions.parse(request.key)
+    known = ledger.begin(NextBatches([request.claim], max_pending=max_pending))
+    if isinstance(known, tuple) and known:
+        return known[0]
+    require_complete(partitions, partition, clock())
+    with nullcontext(coordinators) if coordinators else OpenCoordinators(topology, ledger) as using:
+        sources = _Sources(topology, partition, using.opened(), request)
+        while True:
+            result = _asked(ledger, sources, max_pending, attempt_by)
+            if result is not None and not isinstance(result, PartitionMoved):
+                break
+    if isinstance(result, Begun) and result.new:
+        reached(Milestone.BEGUN, result.txid)
+    return result
+
+
+def bound_to(topology: Topology) -> Partitions:
+    """:raises ConfigurationError: the topology is not bound to partitions."""
+    if topology.partitions is None:
+        raise ConfigurationError(
+            f"topology {topology.name!r} is not bound to partitions", "Give it Topology(partitions=...), or no key."
+        )
+    return topology.partitions
+
+
+def require_complete(partitions: Partitions, partition: Partition, now: datetime) -> None:
+    """:raises IncompletePartitionError: the partition is the current or the next one, or not complete yet.
+    :raises ConfigurationError: it is further in the future."""
+    complete = partitions.complete_at(partition)
+    if now >= complete:
+        return
+    if partition.start > partitions.after(partitions.of(now)).start:
+        raise ConfigurationError(
+            f"the partition {partition.key} is in the future: it begins at {partition.start:%Y-%m-%dT%H:%MZ}",
+            f"Ask for it when it is over: at {complete:%Y-%m-%dT%H:%MZ}.",
+        )
+    raise IncompletePartitionError(
+        f"the partition {partition.key} is complete at {complete:%Y-%m-%dT%H:%MZ}", "Ask for it then."
+    )
+
+
+def refresh_sources(ledger: Ledger, topology: Topology, record: TxRecord, reason: str) -> bool:
+    """The unfinished transaction takes its sources as they are now; the next attempt reads them.
+
+    :returns: False: it has been taken over, or a commit of it has begun.
+    :raises EmptyPartitionError, SourceGoneError: as :func:`begin_partition`, by the topology's own rules.
+    """
+    assert record.partition is not None
+    key = record.partition.key
+    request = PartitionRequest(key=key, claim=record.claim)
+    with OpenCoordinators(topology, ledger) as using:
+        sources = _Sources(topology, bound_to(topology).parse(key), using.opened(), request)
+        now = sources.look(record.metadata)
+        sources.require(now, ledger.partition(key))
+    return ledger.refresh(record.txid, key, now, reason) is not None
+
+
+def changed(coordinators: Mapping[str, Coordinator], before: Metadata, now: Metadata) -> PartitionChange:
+    """The change in all streams of a partition; the names of the parts begin with that of the stream."""
+    new: list[str] = []
+    gone: list[str] = []
+    other = sorted(before.keys() ^ now.keys())
+    for name in before.keys() & now.keys():
+        with spout_code(name):
+            found = coordinators[name].compared(before[name], now[name])
+        new += (f"{name}: {part}" for part in found.new)
+        gone += (f"{name}: {part}" for part in found.gone)
+        other += (f"{name}: {part}" for part in found.other)
+    return PartitionChange(tuple(new), tuple(gone), tuple(other))
+
+
+@dataclass(frozen=True, slots=True)
+class _Sources:
+    """The sources of a partition, for one request."""
+
+    topology: Topology
+    partition: Partition
+    coordinators: Mapping[str, Coordinator]
+    request: PartitionRequest
+
+    def look(self, before: Metadata) -> Metadata:
+        """The metadata of all streams, as the sources are now.
+
+        :param before: that of an earlier transaction of the partition, if any.
+        """
+        found: Metadata = {}
+        for name, coordinator in self.coordinators.items():
+            with spout_code(name):
+                metadata = coordinator.partition(self.partition, before.get(name))
+            found[name] = codec.require_json(metadata, f"the metadata of stream {name!r}")
+        return found
+
+    def require(self, now: Metadata, seen: SeenPartition) -> PartitionChange:
+        """The change since the last COMMITTED transaction.
+
+        :raises EmptyPartitionError: there are no data. :raises SourceGoneError: some that it read are gone.
+        """
+        rules = bound_to(self.topology)
+        change = self._since(seen, now)
+        if change.gone and (self.request.gone or rules.gone) is OnMissing.ERROR:
+            shown = ", ".join(change.gone[:_SHOWN])
+            raise SourceGoneError(
+                f"transaction {seen.committed_txid} read parts of the partition {self.partition.key} that are gone: "
+                f"{len(change.gone)} ({shown})",
+                'Restore them; or ask for the partition with gone="take", and it loses their rows.',
+            )
+        if not any(map(has_data, now.values())) and (self.request.empty or rules.empty) is OnMissing.ERROR:
+            raise EmptyPartitionError(
+                f"no source of topology {self.topology.name!r} has data of the partition {self.partition.key}",
+                'Deliver them; or ask for the partition with empty="take", and it becomes empty.',
+            )
+        return change
+
+    def _since(self, seen: SeenPartition, now: Metadata) -> PartitionChange:
+        if not seen.committed_txid:
+            return PartitionChange(new=(self.partition.key,))
+        if seen.committed is not None:
+            return changed(self.coordinators, seen.committed.metadata, now)
+        # The record is pruned, and the index has a digest.
+        is_same = seen.committed_src == source_digest(now)
+        return PartitionChange() if is_same else PartitionChange(other=(self.partition.key,))
+
+
+def _asked(
+    ledger: Ledger, sources: _Sources, max_pending: int, attempt_by: Owner | str
+) -> PartitionResult | PartitionMoved | None:
+    """One look at the ledger and the sources, and one step. None: others were faster."""
+    key, request = sources.partition.key, sources.request
+    seen = ledger.partition(key)
+    if may_refresh(seen.entry, seen.tx) and seen.tx is not None:
+        now = sources.look(seen.tx.metadata)
+        sources.require(now, seen)
+        if not changed(sources.coordinators, seen.tx.metadata, now):
+            return ledger.join(seen.tx.txid, key, claim=request.claim)
+        return ledger.refresh(
+            seen.tx.txid, key, now, f"partition {key} as it is, for {request.claim.key}", claim=request.claim
+        )
+    if not may_begin(seen.entry, seen.tx):
+        return PartitionUnderWay(key, seen.entry.tx)
+    now = sources.look(seen.committed.metadata if seen.committed is not None else {})
+    if not sources.require(now, seen) and not request.redo:
+        return PartitionUnchanged(key, seen.committed_txid)
+    asked = AskedPartition(partition=sources.partition, seen=seen.entry, metadata=now)
+    plan = sources.topology.compile().digest
+    result = ledger.begin(
+        NextBatches(
+            [request.claim],
+            max_pending=max_pending,
+            attempt_by=attempt_by,
+            plan=plan,
+            partitions={request.claim.key: asked},
+        )
+    )
+    return result[0] if isinstance(result, tuple) and result else _not_begun(result)
+
+
+def _not_begun(result: object) -> NotBegun | None:
+    return None if isinstance(result, tuple) else result  # type: ignore[return-value]
+
+
+def not_begun(topology: str, key: str, result: PartitionUnderWay | NotBegun) -> TransitionError:
+    """For a caller that does not wait."""
+    if isinstance(result, PartitionUnderWay):
+        why = f"a commit of its transaction {result.txid} has begun"
+    else:
+        why = f"nothing can begin now ({type(result).__name__})"
+    return TransitionError(f"topology {topology!r} has not begun the partition {key}: {why}", "Ask for it later.")

@@ -1,0 +1,325 @@
+"""A topology that is bound to days, in one process: what is delivered late, again, wrong, or not at all."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_trident.engine.local import LocalEngine
+from airflow_trident.errors import (
+    ConfigurationError,
+    EmptyPartitionError,
+    LateBatchError,
+    SourceChangedError,
+    SourceGoneError,
+    SupersededError,
+)
+from airflow_trident.ledger.answers import Begun
+from airflow_trident.ledger.ledger import MemoryLedger
+from airflow_trident.protocol.records import Claim, Status
+from airflow_trident.runtime.commit import Committer
+from airflow_trident.runtime.local import LocalRunner
+from airflow_trident.runtime.milestones import Milestone, told
+from airflow_trident.runtime.partitions import PartitionRequest, PartitionUnderWay, begin_partition
+from airflow_trident.runtime.phases import Attempts, ProcessOutcome, process
+from airflow_trident.topology.topology import Topology
+from tests.fixtures.days import deliver, delivered, shops, sums_of
+
+MONDAY, TUESDAY = "2026-11-23", "2026-11-24"
+
+
+class Killed(BaseException):
+    pass
+
+
+class Days:
+    """A bound topology in this process, with its sources."""
+
+    def __init__(self, folder: Path, engine: LocalEngine) -> None:
+        self.folder, self.engine = folder / "in", engine
+        self.staging = str(folder / "staging")
+        self.topology = shops(self.folder, name=f"shop-{folder.name}")
+        self.ledger = MemoryLedger(self.topology.name)
+
+    def runner(self) -> LocalRunner:
+        return LocalRunner(ledger=self.ledger, topology=self.topology, engine=self.engine, staging_root=self.staging)
+
+    def run(self, *keys: str, **how: Any) -> list[int]:
+        return self.runner().run(partitions=keys, **how)
+
+    def deliver(self, key: str, *rows: tuple[str, int], name: str = "a") -> Path:
+        return deliver(self.folder, key, list(rows), name)
+
+    @property
+    def sums(self) -> dict[tuple, tuple]:
+        return held(self.topology)
+
+    def expected(self, *keys: str) -> dict[tuple, tuple]:
+        return {key: value for day in keys for key, value in sums_of(day, delivered(self.folder, day)).items()}
+
+    def asked(self, key: str, request: str, **how: Any) -> Any:
+        """A coordinator's request."""
+        asked = PartitionRequest(key=key, claim=Claim(key=request), **how)
+        return begin_partition(self.ledger, self.topology, asked, max_pending=9)
+
+    def emit(self, txid: int) -> ProcessOutcome:
+        attempts = Attempts(owner="emitter", last_try=True)
+        return process(self.ledger, self.topology, txid, self.engine, self.staging, attempts).outcome
+
+    def commit(self, txid: int) -> Any:
+        attempts = Attempts(owner="committer", last_try=True)
+        committer = Committer(
+            ledger=self.ledger,
+            topology=self.topology,
+            staging_root=self.staging,
+            attempts=attempts,
+            engine=lambda: self.engine,
+        )
+        return committer.commit(txid, take_over=True)
+
+    def statuses(self) -> list[Status]:
+        return [tx.status for tx in self.ledger.transactions()]
+
+
+def held(topology: Topology) -> dict[tuple, tuple]:
+    spec = topology.states["sums"]
+    with spec.factory.make_state(spec) as state:
+        return dict(state.items())
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[LocalEngine]:
+    with LocalEngine() as opened:
+        yield opened
+
+
+@pytest.fixture
+def days(tmp_path: Path, engine: LocalEngine) -> Iterator[Days]:
+    opened = Days(tmp_path, engine)
+    yield opened
+    opened.ledger.close()
+
+
+# ---- what is delivered -----------------------------------------------------------------------------------------
+
+
+def test_a_partition_is_done_again_whenever_it_is_asked_for(days: Days) -> None:
+    days.deliver(MONDAY, ("a", 5), ("b", 7))
+    days.deliver(TUESDAY, ("a", 300))
+    assert days.run(MONDAY, TUESDAY) == [1, 2]
+    assert days.run(MONDAY) == [3]
+    assert days.sums == days.expected(MONDAY, TUESDAY)
+    assert [tx.partition.n for tx in days.ledger.transactions() if tx.partition] == [1, 1, 2]
+
+
+@pytest.mark.parametrize("redo", ["asked", "changed"])
+def test_what_comes_late_or_corrected_replaces_the_partition(days: Days, redo: str) -> None:
+    days.deliver(MONDAY, ("a", 300), ("b", 1))
+    days.deliver(TUESDAY, ("a", 9))
+    days.run(MONDAY, TUESDAY)
+    days.deliver(MONDAY, ("a", 5), name="late")
+    days.run(MONDAY, redo=redo)
+    assert days.sums == days.expected(MONDAY, TUESDAY)
+    days.deliver(MONDAY, ("c", 1))  # the shops of the corrected file are gone
+    days.run(MONDAY, redo=redo)
+    assert days.sums == days.expected(MONDAY, TUESDAY)
+
+
+def test_what_is_as_it_was_is_not_done_again_for_a_change(days: Days) -> None:
+    path = days.deliver(MONDAY, ("a", 1))
+    days.run(MONDAY)
+    path.touch()
+    assert days.run(MONDAY, redo="changed") == []
+
+
+def test_rows_whose_file_is_gone_are_taken_away_only_if_a_person_says_so(days: Days) -> None:
+    days.deliver(MONDAY, ("a", 1))
+    gone = days.deliver(MONDAY, ("b", 2), name="gone")
+    days.run(MONDAY)
+    before = days.sums
+    gone.unlink()
+    with pytest.raises(SourceGoneError, match=r"2026-11-23-gone\.json"):
+        days.run(MONDAY)
+    assert days.sums == before
+    days.run(MONDAY, gone="take")
+    assert days.sums == days.expected(MONDAY)
+
+
+def test_a_partition_whose_source_has_expired_keeps_its_rows(days: Days) -> None:
+    path = days.deliver(MONDAY, ("a", 1))
+    days.run(MONDAY)
+    before = days.sums
+    path.unlink()
+    with pytest.raises(SourceGoneError):
+        days.run(MONDAY)
+    with pytest.raises(EmptyPartitionError):
+        days.run(MONDAY, gone="take")
+    assert days.sums == before
+    assert len(days.run(MONDAY, gone="take", empty="take")) == 1
+    assert days.sums == {}
+
+
+def test_an_empty_partition_is_an_error_or_a_transaction_without_rows(days: Days) -> None:
+    with pytest.raises(EmptyPartitionError, match=r"2026-11-24"):
+        days.run(TUESDAY)
+    assert days.run(TUESDAY, empty="take") == [1]
+    assert days.sums == {}
+
+
+@pytest.mark.parametrize(
+    "key", [None, "", " ", "2026-1-2", "2026-11-24T00:00:00", "2026-02-30", "2025-12-31", "9000-01-01", "2026-W48"]
+)
+def test_a_request_without_a_key_of_the_topology_is_refused(days: Days, key: Any) -> None:
+    days.deliver(TUESDAY, ("a", 1))
+    with pytest.raises(ConfigurationError):
+        days.run(key)
+    assert not days.ledger.transactions()
+
+
+def test_a_bound_topology_never_asks_what_is_new(days: Days) -> None:
+    with pytest.raises(ConfigurationError, match="no key was named"):
+        days.runner().run()
+
+
+# ---- failures --------------------------------------------------------------------------------------------------
+
+
+def test_a_partition_that_fails_lets_others_pass_and_is_done_when_it_is_asked_for_again(days: Days) -> None:
+    path = days.deliver(MONDAY, ("a", 1))
+    path.write_text('[["a", "one"]]')
+    days.deliver(TUESDAY, ("a", 9))
+    with pytest.raises(Exception, match="one"):
+        days.run(MONDAY)
+    days.run(TUESDAY)
+    assert days.statuses() == [Status.SKIPPED, Status.COMMITTED]
+    days.deliver(MONDAY, ("a", 1))
+    days.run(MONDAY)
+    assert days.sums == days.expected(MONDAY, TUESDAY)
+    assert days.statuses() == [Status.CLOSED, Status.COMMITTED, Status.COMMITTED]
+
+
+def test_a_transaction_takes_its_sources_anew_while_no_state_can_have_it(days: Days) -> None:
+    days.deliver(MONDAY, ("a", 1))
+
+    def change(milestone: Milestone, txid: int) -> None:
+        if milestone is Milestone.BEGUN:
+            days.deliver(MONDAY, ("a", 2), ("b", 2))
+
+    with told(change):
+        days.run(MONDAY)
+    assert days.sums == days.expected(MONDAY)
+    (record,) = days.ledger.transactions()
+    assert record.attempt == 2
+    assert len(record.accepted) == 1
+
+
+def test_a_source_that_changes_in_each_attempt_fails_in_the_end(days: Days) -> None:
+    days.deliver(MONDAY, ("a", 1))
+    content = iter(range(100, 200))
+
+    def change(milestone: Milestone, txid: int) -> None:
+        if milestone in (Milestone.BEGUN, Milestone.ATTEMPT_STARTED):
+            days.deliver(MONDAY, ("a", next(content)))
+
+    with told(change), pytest.raises(SourceChangedError):
+        days.run(MONDAY)
+    assert days.statuses() == [Status.SKIPPED]
+    assert days.run(MONDAY) == [2]
+    assert days.sums == days.expected(MONDAY)
+
+
+AT = [*Milestone][:4] + [Milestone.PROCESSED, Milestone.GATE_OPENED, Milestone.APPLIED, Milestone.COMMITTED]
+
+
+@pytest.mark.parametrize("revision", [1, 2])
+@pytest.mark.parametrize("at", AT)
+def test_a_kill_at_any_milestone_changes_nothing_about_the_end(days: Days, at: Milestone, revision: int) -> None:
+    days.deliver(MONDAY, ("a", 1), ("b", 2))
+    days.deliver(TUESDAY, ("a", 9))
+    for _ in range(revision - 1):
+        days.run(MONDAY, TUESDAY)
+        days.deliver(MONDAY, ("a", 3))
+
+    def kill(milestone: Milestone, txid: int) -> None:
+        if milestone is at:
+            raise Killed
+
+    with told(kill), pytest.raises(Killed):
+        days.run(MONDAY)
+    days.run(MONDAY, TUESDAY)
+    assert days.sums == days.expected(MONDAY, TUESDAY)
+
+
+# ---- several requests of one partition -------------------------------------------------------------------------
+
+
+def test_requests_of_one_partition_share_its_unfinished_transaction(days: Days) -> None:
+    register(days)
+    days.deliver(MONDAY, ("a", 1))
+    first, second = days.asked(MONDAY, "backfill"), days.asked(MONDAY, "scheduled", redo=False)
+    assert (first.txid, first.new, second.txid, second.new) == (1, True, 1, False)
+    assert days.asked(MONDAY, "backfill").txid == 1
+    days.deliver(MONDAY, ("a", 2))
+    third = days.asked(MONDAY, "manual")
+    assert isinstance(third, Begun)
+    assert (third.txid, third.record.attempt) == (1, 0)
+    days.emit(1)
+    days.commit(1)
+    assert days.sums == days.expected(MONDAY)
+
+
+def test_a_request_is_not_served_by_a_commit_that_has_begun(days: Days) -> None:
+    register(days)
+    days.deliver(MONDAY, ("a", 1))
+    days.asked(MONDAY, "first")
+    days.emit(1)
+    days.ledger.gate([1], owner="committer")
+    days.deliver(MONDAY, ("a", 2))
+    assert days.asked(MONDAY, "second") == PartitionUnderWay(MONDAY, 1)
+    days.commit(1)
+    assert days.asked(MONDAY, "second").txid == 2
+
+
+def test_an_emitter_that_another_request_overtakes_does_not_fail(days: Days) -> None:
+    register(days)
+    days.deliver(MONDAY, ("a", 1))
+    days.asked(MONDAY, "first")
+    outcomes: list[ProcessOutcome] = []
+    in_the_way = threading.Lock()
+
+    def overtake(milestone: Milestone, txid: int) -> None:
+        if milestone is Milestone.STAGED and in_the_way.acquire(blocking=False):
+            outcomes.append(days.emit(txid))
+
+    with told(overtake):
+        outcomes.append(days.emit(1))
+    assert outcomes == [ProcessOutcome.PROCESSED, ProcessOutcome.SUPERSEDED]
+    days.commit(1)
+    assert days.sums == days.expected(MONDAY)
+
+
+def test_an_older_transaction_of_a_partition_is_never_committed_after_a_newer_one(days: Days) -> None:
+    register(days)
+    days.deliver(MONDAY, ("a", 1))
+    days.deliver(TUESDAY, ("a", 1))
+    days.asked(TUESDAY, "in front")
+    days.asked(MONDAY, "first")
+    days.ledger.skip(2, "a person")
+    days.deliver(MONDAY, ("a", 2))
+    assert days.asked(MONDAY, "second").txid == 3
+    with pytest.raises(SupersededError, match="transaction 3 has its partition 2026-11-23"):
+        days.emit(2)
+    for txid in (1, 3):
+        days.emit(txid)
+        days.commit(txid)
+    with pytest.raises((SupersededError, LateBatchError)):
+        days.emit(2)
+    assert days.sums == days.expected(MONDAY, TUESDAY)
+
+
+def register(days: Days) -> None:
+    days.ledger.register(days.topology.definition())
