@@ -58,8 +58,14 @@ def contents() -> list[dict[str, Any]]:
 
 
 def public_names() -> dict[str, list[tuple[str, str]]]:
-    """Public package -> (public name, where it is defined), in the order of the package's file."""
-    return {package: _listed_in(package) for package in PACKAGES}
+    """Public package -> (public name, where it is defined), in the order of the package's file. A name that several
+    packages list is described by the first of them."""
+    seen: set[str] = set()
+    pages: dict[str, list[tuple[str, str]]] = {}
+    for package in PACKAGES:
+        pages[package] = [(name, place) for name, place in _listed_in(package) if place not in seen]
+        seen |= {place for _, place in pages[package]}
+    return pages
 
 
 def _listed_in(package: str) -> list[tuple[str, str]]:

@@ -328,9 +328,9 @@ def process(
     """Runs the processing phase of a transaction under a new attempt, and records its staged batch.
 
     Opaque spouts: while this transaction is processed, a lower one may begin a new attempt and take its batch. Then
-    this one is processed once more, with its new batch. In a bound
-    topology it takes its sources as they are, at most `REFRESHES` times, if they change while it is processed. If
-    another request of the partition takes it over, this call does not fail.
+    this one is processed once more, with its new batch. In a bound topology it takes its sources as they are, at most
+    `REFRESHES` times, if they change while it is processed. If another request of the partition takes it over, this
+    call does not fail.
 
     :param seen: the transaction as the caller has just read it, which saves reading it again.
     :param started: the transaction with an attempt of the caller that no pass has run yet: it was begun with that.
