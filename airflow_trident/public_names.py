@@ -20,8 +20,8 @@ def public_names(package: str) -> dict[str, str]:
     import sys
 
     # Not by `ast`: on Python 3.11 another thread's parse may break it (CPython's issue 106905).
-    found = re.findall(r"^ +from ([\w.]+) import \(?\s*\w+ as (\w+)", inspect.getsource(sys.modules[package]), re.M)
-    return {name: module for module, name in found}
+    imports = re.findall(r"^ +from ([\w.]+) import \(?\s*\w+ as (\w+)", inspect.getsource(sys.modules[package]), re.M)
+    return {name: module for module, name in imports}
 
 
 def public_name(package: str, name: str) -> Any:

@@ -211,17 +211,17 @@ def deferrable() -> bool | None:
     return None if text(DEFERRABLE).strip().lower() == "auto" else flag(DEFERRABLE)
 
 
-def staging_root(given: AnyPath | None = None) -> str:
+def staging_root(path: AnyPath | None = None) -> str:
     """The place of staged batches: the task's own argument, else as configured, else a folder below AIRFLOW_HOME. An
     absolute path, or the URI of an object store.
 
     :raises ConfigurationError: it is neither, or a configured path is relative.
     """
-    if given:
+    if path:
         from airflow_trident.io.object_stores import require_place
         from airflow_trident.io.places import absolute_root
 
-        return absolute_root(require_place("staging_dir", given))
+        return absolute_root(require_place("staging_dir", path))
     if text(STAGING_DIR):
         return _configured_root(STAGING_DIR)
     home = os.path.expandvars(os.path.expanduser(os.environ.get("AIRFLOW_HOME", "~/airflow")))

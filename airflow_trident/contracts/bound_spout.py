@@ -137,7 +137,7 @@ def partition_of(metadata: Mapping[str, Json]) -> str:
 
     :raises SourceChangedError: they are not of a bound topology, or of several partitions.
     """
-    keys = {_key(one) for one in metadata.values()}
+    keys = {_key(stream_metadata) for stream_metadata in metadata.values()}
     if len(keys) != 1:
         raise not_metadata_of("streams of one partition", dict(metadata))
     return keys.pop()
@@ -178,12 +178,12 @@ class BoundEmitter(Emitter):
 
     def data_frame(self, session: Any, metadata: Json) -> BatchFrame | None:
         inner = _batch(metadata)
-        found = None if inner is None else self.emitter.data_frame(session, inner)
-        if found is None:
+        frame = None if inner is None else self.emitter.data_frame(session, inner)
+        if frame is None:
             return None
         value, column = self._value(_key(metadata)), self._column
         literal = f"DATE'{value}'" if column.type == "date" else f"'{value}'"
-        return replace(found, frame=found.frame.selectExpr("*", f"{literal} AS `{column.name}`").select(*self.fields))
+        return replace(frame, frame=frame.frame.selectExpr("*", f"{literal} AS `{column.name}`").select(*self.fields))
 
     def is_everywhere(self, metadata: Json) -> bool:
         inner = _batch(metadata)

@@ -124,7 +124,7 @@ class PartitionChange:
 
     def __str__(self) -> str:
         counts = {"new": self.new, "gone": self.gone, "other": self.other}
-        return ", ".join(f"{len(names)} {what}" for what, names in counts.items() if names)
+        return ", ".join(f"{len(names)} {kind}" for kind, names in counts.items() if names)
 
 
 class Coordinator(Closing):

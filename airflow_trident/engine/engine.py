@@ -309,8 +309,8 @@ class OwnPartition:
 
 def require_own_partition(job: Job, sink: SinkNode, rows: pa.Table) -> None:
     """:raises UserCodeError: the topology is bound, and a row for the state is of another partition."""
-    if own := OwnPartition.of(job, sink):
-        own.require(rows)
+    if own_partition := OwnPartition.of(job, sink):
+        own_partition.require(rows)
 
 
 def stage_each(job: Job, sink: SinkNode, parts: Sequence[pa.Table]) -> StagedFile | None:

@@ -332,12 +332,12 @@ class Ledger(Closing, KeepsStaged):
         """The index of a bound topology: partition key -> its entry, in the order of the keys."""
         paths = self.paths()
         periods = sorted(self.znodes.read([], [paths.keys]).folders[paths.keys] or ())
-        where = [f"{paths.keys}/{period}" for period in periods]
-        found: dict[str, PartitionEntry] = {}
-        for at in range(0, len(where), READ_AT_ONCE):
-            for path, node in self.znodes.read(where[at : at + READ_AT_ONCE]).nodes.items():
-                found |= {} if node is None else decode_keys(node.data, path)
-        return dict(sorted(found.items()))
+        period_paths = [f"{paths.keys}/{period}" for period in periods]
+        entries: dict[str, PartitionEntry] = {}
+        for at in range(0, len(period_paths), READ_AT_ONCE):
+            for path, node in self.znodes.read(period_paths[at : at + READ_AT_ONCE]).nodes.items():
+                entries |= {} if node is None else decode_keys(node.data, path)
+        return dict(sorted(entries.items()))
 
     def keeps(self) -> Callable[[int], bool]:
         """Says of a transaction that its record is kept, as this process last saw it; costs nothing after a commit.

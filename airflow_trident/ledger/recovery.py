@@ -426,7 +426,11 @@ def _records(seed: Seed, op: str, now_ms: int) -> list[TxRecord]:
 
 def partition_of(metadata: Mapping[str, Json]) -> PartitionRevision | None:
     """The partition of a transaction of a bound topology, from the metadata of its streams."""
-    keys = {one["partition"] for one in metadata.values() if isinstance(one, dict) and one.keys() == BOUND_METADATA}
+    keys = {
+        stream_metadata["partition"]
+        for stream_metadata in metadata.values()
+        if isinstance(stream_metadata, dict) and stream_metadata.keys() == BOUND_METADATA
+    }
     key = next(iter(keys), None)
     return PartitionRevision(key=key, n=1, start_ms=0, end_ms=0) if isinstance(key, str) else None
 

@@ -358,9 +358,9 @@ def of_claims(ledger: RunsVerbs, batches: NextBatches, **_: Any) -> Prefetch:
     """With the claims' keys, and with the folders, where the commit after it looks for what to prune."""
     paths, cache = ledger.paths(), ledger.transactor.cache
     keys, shared = [paths.claim(claim.key) for claim in batches.claims], paths.about(0)
-    asked = batches.partitions.values()
-    bound = dict.fromkeys(paths.period(one.partition.key) for one in asked)
-    last = [paths.tx(one.seen.tx) for one in asked if one.seen.tx]
+    requests = batches.partitions.values()
+    bound = dict.fromkeys(paths.period(request.partition.key) for request in requests)
+    last = [paths.tx(request.seen.tx) for request in requests if request.seen.tx]
     if cache.has([paths.topology, *shared], ()):
         # A process that goes from one transaction to the next need not read the node of a new claim: creating it shows
         # whether it exists.

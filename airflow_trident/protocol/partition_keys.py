@@ -125,7 +125,7 @@ def encode_keys(keys: Mapping[str, PartitionEntry]) -> bytes:
 
 def decode_keys(data: bytes, path: str) -> Mapping[str, PartitionEntry]:
     """:raises NewerRecordError, CorruptRecordError: see :func:`airflow_trident.protocol.codec.decode_topology`."""
-    found = RECORDS.build(_Period, RECORDS.load(data, path), path).keys
-    for key, entry in found.items():
+    entries = RECORDS.build(_Period, RECORDS.load(data, path), path).keys
+    for key, entry in entries.items():
         require(entry.n >= 1 and entry.tx >= 0 and entry.before >= 0, path, f"its entry of {key} is {entry}")
-    return found
+    return entries

@@ -244,7 +244,9 @@ def _member(kind: type[PartitionStep] | type[OnMissing], value: object, name: st
     try:
         return kind(value)  # type: ignore[arg-type]
     except ValueError as error:
-        raise PlanError(f"{name} is {value!r}", f"Use one of {', '.join(repr(str(one)) for one in kind)}.") from error
+        raise PlanError(
+            f"{name} is {value!r}", f"Use one of {', '.join(repr(str(member)) for member in kind)}."
+        ) from error
 
 
 def require_zone(name: str) -> None:

@@ -76,7 +76,7 @@ class Definition:
         """What changed from `self` to `other`, one line each; empty if nothing did."""
         if self == other:
             return []
-        bound = [{"partitions": one.partitions or "none"} for one in (self, other)]
+        bound = [{"partitions": definition.partitions or "none"} for definition in (self, other)]
         return [
             *_changed("the topology's", *bound),
             *_changed("stream", self.spouts, other.spouts),

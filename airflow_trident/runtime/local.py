@@ -153,19 +153,19 @@ class LocalRunner:
             for key in keys:
                 claim = Claim(key=f"local/{key}/{uuid.uuid4().hex}")
                 request = PartitionRequest(key=key, claim=claim, redo=redo is Redo.ASKED, gone=gone, empty=empty)
-                result = begin_partition(
+                outcome = begin_partition(
                     self.ledger, self.topology, request, max_pending=1, attempt_by=me, coordinators=coordinators
                 )
-                if isinstance(result, Blocked):
-                    raise blocked(self.topology.name, result)
-                if isinstance(result, Begun):
-                    done += self._finish(me, result.txid, result.record if result.new else None)
-                elif isinstance(result, PartitionUnchanged):
+                if isinstance(outcome, Blocked):
+                    raise blocked(self.topology.name, outcome)
+                if isinstance(outcome, Begun):
+                    done += self._finish(me, outcome.txid, outcome.record if outcome.new else None)
+                elif isinstance(outcome, PartitionUnchanged):
                     self.progress(
-                        f"partition {key} is COMMITTED as transaction {result.txid}, and its sources are as they were"
+                        f"partition {key} is COMMITTED as transaction {outcome.txid}, and its sources are as they were"
                     )
                 else:
-                    raise not_begun(self.topology.name, key, result)
+                    raise not_begun(self.topology.name, key, outcome)
         return done
 
     def recover(self) -> list[int]:

@@ -94,19 +94,19 @@ def begin_partition(
     """
     partitions = bound_to(topology)
     partition = partitions.parse(request.key)
-    known = ledger.begin(NextBatches([request.claim], max_pending=max_pending))
-    if isinstance(known, tuple) and known:
-        return known[0]
+    begun_before = ledger.begin(NextBatches([request.claim], max_pending=max_pending))
+    if isinstance(begun_before, tuple) and begun_before:
+        return begun_before[0]
     require_complete(partitions, partition, clock())
     with nullcontext(coordinators) if coordinators else OpenCoordinators(topology, ledger) as using:
         sources = _Sources(topology, partition, using.opened(), request)
         while True:
-            result = _asked(ledger, sources, max_pending, attempt_by)
-            if result is not None and not isinstance(result, PartitionMoved):
+            outcome = _asked(ledger, sources, max_pending, attempt_by)
+            if outcome is not None and not isinstance(outcome, PartitionMoved):
                 break
-    if isinstance(result, Begun) and result.new:
-        reached(Milestone.BEGUN, result.txid)
-    return result
+    if isinstance(outcome, Begun) and outcome.new:
+        reached(Milestone.BEGUN, outcome.txid)
+    return outcome
 
 
 def bound_to(topology: Topology) -> Partitions:
@@ -153,15 +153,15 @@ def refresh_sources(ledger: Ledger, topology: Topology, record: TxRecord, reason
 def changed(coordinators: Mapping[str, Coordinator], before: Metadata, now: Metadata) -> PartitionChange:
     """The change in all streams of a partition; the names of the parts begin with that of the stream."""
     new: list[str] = []
-    gone: list[str] = []
+    removed: list[str] = []
     other = sorted(before.keys() ^ now.keys())
     for name in before.keys() & now.keys():
         with spout_code(name):
-            found = coordinators[name].compared(before[name], now[name])
-        new += (f"{name}: {part}" for part in found.new)
-        gone += (f"{name}: {part}" for part in found.gone)
-        other += (f"{name}: {part}" for part in found.other)
-    return PartitionChange(tuple(new), tuple(gone), tuple(other))
+            change = coordinators[name].compared(before[name], now[name])
+        new += (f"{name}: {part}" for part in change.new)
+        removed += (f"{name}: {part}" for part in change.gone)
+        other += (f"{name}: {part}" for part in change.other)
+    return PartitionChange(tuple(new), tuple(removed), tuple(other))
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,12 +178,12 @@ class _Sources:
 
         :param before: that of an earlier transaction of the partition, if any.
         """
-        found: Metadata = {}
+        metadata_by_stream: Metadata = {}
         for name, coordinator in self.coordinators.items():
             with spout_code(name):
                 metadata = coordinator.partition(self.partition, before.get(name))
-            found[name] = codec.require_json(metadata, f"the metadata of stream {name!r}")
-        return found
+            metadata_by_stream[name] = codec.require_json(metadata, f"the metadata of stream {name!r}")
+        return metadata_by_stream
 
     def require(self, now: Metadata, seen: SeenPartition) -> PartitionChange:
         """The change since the last COMMITTED transaction.
@@ -235,28 +235,28 @@ def _asked(
     now = sources.look(seen.committed.metadata if seen.committed is not None else {})
     if not sources.require(now, seen) and not request.redo:
         return PartitionUnchanged(key, seen.committed_txid)
-    asked = AskedPartition(partition=sources.partition, seen=seen.entry, metadata=now)
+    requested = AskedPartition(partition=sources.partition, seen=seen.entry, metadata=now)
     plan = sources.topology.compile().digest
-    result = ledger.begin(
+    outcome = ledger.begin(
         NextBatches(
             [request.claim],
             max_pending=max_pending,
             attempt_by=attempt_by,
             plan=plan,
-            partitions={request.claim.key: asked},
+            partitions={request.claim.key: requested},
         )
     )
-    return result[0] if isinstance(result, tuple) and result else _not_begun(result)
+    return outcome[0] if isinstance(outcome, tuple) and outcome else _not_begun(outcome)
 
 
-def _not_begun(result: object) -> NotBegun | None:
-    return None if isinstance(result, tuple) else result  # type: ignore[return-value]
+def _not_begun(outcome: object) -> NotBegun | None:
+    return None if isinstance(outcome, tuple) else outcome  # type: ignore[return-value]
 
 
-def not_begun(topology: str, key: str, result: PartitionUnderWay | NotBegun) -> TransitionError:
+def not_begun(topology: str, key: str, outcome: PartitionUnderWay | NotBegun) -> TransitionError:
     """For a caller that does not wait."""
-    if isinstance(result, PartitionUnderWay):
-        why = f"a commit of its transaction {result.txid} has begun"
+    if isinstance(outcome, PartitionUnderWay):
+        why = f"a commit of its transaction {outcome.txid} has begun"
     else:
-        why = f"nothing can begin now ({type(result).__name__})"
+        why = f"nothing can begin now ({type(outcome).__name__})"
     return TransitionError(f"topology {topology!r} has not begun the partition {key}: {why}", "Ask for it later.")

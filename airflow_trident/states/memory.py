@@ -117,9 +117,9 @@ class OpenMemoryState(AdmittingState):
             self._finish()
             marker, verdicts = admit_group(kept.marker, group.tickets, state=spec.name, commutes=spec.commutes)
             if Verdict.APPLY in verdicts:
-                gone = self._replaced(applied_by(group.tickets, verdicts))
-                changes = group.changes(verdicts, lambda keys: self._lookup(keys, gone))
-                self._do(_Step(marker=marker, changes={**gone, **changes}, before={}))
+                replaced = self._replaced(applied_by(group.tickets, verdicts))
+                changes = group.changes(verdicts, lambda keys: self._lookup(keys, replaced))
+                self._do(_Step(marker=marker, changes={**replaced, **changes}, before={}))
             else:
                 kept.marker = marker
         return answers(verdicts)

@@ -72,11 +72,11 @@ def begin(snap: Snapshot, batches: NextBatches, *, step_bytes: int = 0) -> Chang
     records: list[TxRecord] = []
     taken: list[TxRecord] = []
     creations: list[Write] = []
-    asked = require_different_partitions(batches, new)
-    as_seen = list(takewhile(partial(is_as_seen, snap), asked))
-    if asked and not as_seen:
-        return Unchanged(_in_order(begun_before) or PartitionMoved(asked[0].partition.key))
-    new = new[: len(as_seen)] if asked else new
+    requests = require_different_partitions(batches, new)
+    as_seen = list(takewhile(partial(is_as_seen, snap), requests))
+    if requests and not as_seen:
+        return Unchanged(_in_order(begun_before) or PartitionMoved(requests[0].partition.key))
+    new = new[: len(as_seen)] if requests else new
     while limit:
         each = _batches(batches, new, txid, position, limit)
         records = []
@@ -97,13 +97,13 @@ def begin(snap: Snapshot, batches: NextBatches, *, step_bytes: int = 0) -> Chang
 
 
 def _batches(
-    batches: NextBatches, claims: Sequence[Claim], txid: int, position: dict[str, Json], most: int
+    batches: NextBatches, claims: Sequence[Claim], txid: int, position: dict[str, Json], limit: int
 ) -> Sequence[dict[str, Json]]:
     """The metadata of the new transactions, at most so many."""
     if batches.partitions:
-        return [batches.partitions[claim.key].metadata for claim in claims][:most]
+        return [batches.partitions[claim.key].metadata for claim in claims][:limit]
     # A copy: if a spout changes its argument, the position carried on must not change.
-    return batches.batches_of(txid, codec.require_json(position, "the position"), most)[:most]
+    return batches.batches_of(txid, codec.require_json(position, "the position"), limit)[:limit]
 
 
 def _room(view: LedgerView, max_pending: int, wanted: int) -> int:
@@ -142,11 +142,11 @@ def require_different_partitions(batches: NextBatches, claims: Sequence[Claim]) 
 
     :raises ConfigurationError: two ask for the same partition.
     """
-    asked = [batches.partitions[claim.key] for claim in claims] if batches.partitions else []
-    keys = [one.partition.key for one in asked]
+    requests = [batches.partitions[claim.key] for claim in claims] if batches.partitions else []
+    keys = [request.partition.key for request in requests]
     if len(set(keys)) < len(keys):
         raise ConfigurationError(f"a group of transactions asks for the partitions {keys}", "Ask for each once.")
-    return asked
+    return requests
 
 
 def _new_record(
@@ -158,7 +158,7 @@ def _new_record(
     position: dict[str, Json],
 ) -> TxRecord:
     attempt, owner = (0, Owner.of(batches.attempt_by)) if batches.attempt_by else (NO_ATTEMPT, NOBODY)
-    asked = batches.partitions.get(claim.key)
+    request = batches.partitions.get(claim.key)
     return TxRecord(
         txid=txid,
         status=Status.PROCESSING,
@@ -167,8 +167,8 @@ def _new_record(
             stream: codec.require_json(value, f"the metadata of stream {stream!r}")
             for stream, value in metadata.items()
         },
-        carried={} if asked else {name: value for name, value in position.items() if name not in metadata},
-        partition=revision(asked) if asked else None,
+        carried={} if request else {name: value for name, value in position.items() if name not in metadata},
+        partition=revision(request) if request else None,
         claim=claim,
         op=snap.op,
         owner=owner,

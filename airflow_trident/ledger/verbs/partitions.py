@@ -38,18 +38,18 @@ _REASONS_KEPT = 10
 # ---- begin -----------------------------------------------------------------------------------------------------
 
 
-def is_as_seen(snap: Snapshot, asked: AskedPartition) -> bool:
+def is_as_seen(snap: Snapshot, request: AskedPartition) -> bool:
     """May the key's next transaction begin with what was seen? False: another request changed the key since then."""
-    entry = snap.entry(asked.partition.key)
-    return entry == asked.seen and may_begin(entry, _last(snap, entry))
+    entry = snap.entry(request.partition.key)
+    return entry == request.seen and may_begin(entry, _last(snap, entry))
 
 
-def revision(asked: AskedPartition) -> PartitionRevision:
+def revision(request: AskedPartition) -> PartitionRevision:
     """The partition in the record of the new transaction."""
-    partition = asked.partition
+    partition = request.partition
     return PartitionRevision(
         key=partition.key,
-        n=asked.seen.n + 1,
+        n=request.seen.n + 1,
         start_ms=round(partition.start.timestamp() * 1000),
         end_ms=round(partition.end.timestamp() * 1000),
     )
@@ -92,9 +92,9 @@ def _closing(snap: Snapshot, over: list[TxRecord]) -> list[Write]:
 def join(snap: Snapshot, txid: int, key: str, *, claim: Claim) -> Change[Begun | None] | Unchanged[Begun | None]:
     """The claim gets the unfinished transaction of a key. None: the transaction is finished, or superseded, and the
     claim has none: look again."""
-    known = snap.claim(claim.key)
-    if known is not None:
-        return Unchanged(Begun(record=snap.tx(known.txid), txid=known.txid, new=False))
+    claimed = snap.claim(claim.key)
+    if claimed is not None:
+        return Unchanged(Begun(record=snap.tx(claimed.txid), txid=claimed.txid, new=False))
     tx = snap.tx(txid)
     if snap.entry(key).tx != txid or tx is None or tx.status.lets_others_pass:
         return Unchanged(None)
@@ -116,13 +116,16 @@ def refresh(
     :param claim: gets the transaction, if it has none; None: the caller has it already.
     :returns: None: a commit of it has begun, or it is finished or superseded: look again.
     """
-    known = None if claim is None else snap.claim(claim.key)
-    if known is not None:
-        return Unchanged(Begun(record=snap.tx(known.txid), txid=known.txid, new=False))
+    claimed = None if claim is None else snap.claim(claim.key)
+    if claimed is not None:
+        return Unchanged(Begun(record=snap.tx(claimed.txid), txid=claimed.txid, new=False))
     entry, tx = snap.entry(key), snap.tx(txid)
     if entry.tx != txid or tx is None or not may_refresh(entry, tx):
         return Unchanged(None)
-    new = {stream: codec.require_json(one, f"the metadata of stream {stream!r}") for stream, one in metadata.items()}
+    new = {
+        stream: codec.require_json(stream_metadata, f"the metadata of stream {stream!r}")
+        for stream, stream_metadata in metadata.items()
+    }
     record = common.moved(
         snap,
         tx.with_past_attempt(),
@@ -140,8 +143,8 @@ def refresh(
         writes += common.exceptions_write(snap, txid, "replaying")
     if claim is not None:
         writes.append(_claiming(snap, claim, txid))
-    result = Begun(record=record, txid=txid, new=False)
-    return Change(writes=tuple(writes), witness=snap.paths.tx(txid), result=result)
+    begun = Begun(record=record, txid=txid, new=False)
+    return Change(writes=tuple(writes), witness=snap.paths.tx(txid), result=begun)
 
 
 def _claiming(snap: Snapshot, claim: Claim, txid: int) -> Create:

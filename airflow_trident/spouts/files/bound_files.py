@@ -155,11 +155,11 @@ class BoundFilesCoordinator(Coordinator):
         if not files:
             return None
         self._require_old(path, files)
-        known = {} if before is None else {file.path: file for file in _files(before)}
-        new = [file for file in files if not _is_as_recorded(file, known.get(file.path))]
+        recorded = {} if before is None else {file.path: file for file in _files(before)}
+        new = [file for file in files if not _is_as_recorded(file, recorded.get(file.path))]
         if new:
-            known |= {file.path: file for file in source.claimed(source.base(), new, spout.digest_bytes)}
-        return {"partition": partition.key, "files": [known[file.path].to_json() for file in files]}
+            recorded |= {file.path: file for file in source.claimed(source.base(), new, spout.digest_bytes)}
+        return {"partition": partition.key, "files": [recorded[file.path].to_json() for file in files]}
 
     def _listed(self, source: FileSource, path: str) -> list[FoundFile]:
         """No files, if the folder of the partition is missing in a folder that is there."""

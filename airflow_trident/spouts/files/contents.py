@@ -65,7 +65,7 @@ def recorded_files(metadata: Any, base: str) -> list[RecordedFile]:
     :raises CorruptRecordError: it names a file outside of `base`.
     """
     try:
-        found = [
+        recorded = [
             RecordedFile(
                 path=str(path),
                 size=int(size),
@@ -77,13 +77,13 @@ def recorded_files(metadata: Any, base: str) -> list[RecordedFile]:
         ]
     except (KeyError, TypeError, ValueError) as error:
         raise not_metadata_of("a FileSpout") from error
-    for file in found:
+    for file in recorded:
         if not stays_inside(file.path):
             raise CorruptRecordError(
                 f"the recorded metadata names the file {file.path!r}, which is not below the spout's folder {base!r}",
                 "Nothing else is read: restore the ledger from a back-up, and see who may write it.",
             )
-    return found
+    return recorded
 
 
 def digests_of(base: str, files: Sequence[FoundFile], limit_bytes: int) -> dict[str, str]:
@@ -115,47 +115,48 @@ def _as_found(path: str, file: FoundFile) -> str:
     return digest
 
 
-def still_written(where: str) -> SourceUnavailableError:
+def still_written(path: str) -> SourceUnavailableError:
     """The error for a file that changed since it was listed."""
     return SourceUnavailableError(
-        f"the file {where!r} changed while its transaction was claimed: it is still being written",
+        f"the file {path!r} changed while its transaction was claimed: it is still being written",
         "Move files in whole, or set min_age_s, and never change them afterwards; nothing was claimed.",
     )
 
 
-def changed(where: str, how: str, what: str) -> SourceChangedError:
+def changed(path: str, how: str, part: str) -> SourceChangedError:
     """The error for a file that is not as it was recorded.
 
-    :param what: the part of the file that must be put back.
+    :param part: what of the file must be put back.
     """
     return SourceChangedError(
-        f"the file {where!r} changed since the transaction recorded it: {how}",
-        f"Put it back as it was ({what}) and replay, or have the transaction take it as it is now: {TAKE_AS_IT_IS}. "
+        f"the file {path!r} changed since the transaction recorded it: {how}",
+        f"Put it back as it was ({part}) and replay, or have the transaction take it as it is now: "
+        f"{TAKE_AS_IT_IS}. "
         "Move files in whole, or set min_age_s.",
     )
 
 
-def gone(where: str) -> SourceChangedError:
+def gone(path: str) -> SourceChangedError:
     """The error for a recorded file that is gone."""
     return SourceChangedError(
-        f"the file {where!r}, which the transaction recorded, is gone", "Put it back as it was and replay."
+        f"the file {path!r}, which the transaction recorded, is gone", "Put it back as it was and replay."
     )
 
 
-def version_gone(where: str) -> SourceChangedError:
+def version_gone(path: str) -> SourceChangedError:
     """The error for a recorded version of an object that is gone, where no object with its content took its place."""
     return SourceChangedError(
-        f"the version of the object {where!r} that the transaction recorded is gone, and the content is not there",
+        f"the version of the object {path!r} that the transaction recorded is gone, and the content is not there",
         "A version cannot be put back. Put the same content there in the same way, so that it has the same ETag, and "
         f"replay; or have the transaction take the object as it is now: {TAKE_AS_IT_IS}. Let lifecycle rules keep "
         "noncurrent versions for as long as a transaction may be replayed.",
     )
 
 
-def nothing_to_take(where: str) -> SourceChangedError:
+def nothing_to_take(path: str) -> SourceChangedError:
     """The error for an object that a transaction shall take as it is now, where there is none."""
     return SourceChangedError(
-        f"the object {where!r}, which the transaction recorded, is gone, so there is nothing to take",
+        f"the object {path!r}, which the transaction recorded, is gone, so there is nothing to take",
         f"Put an object there and run {TAKE_AS_IT_IS} again. If the bucket keeps its recorded version, replay instead.",
     )
 
@@ -185,10 +186,12 @@ def require_same(path: str, file: RecordedFile) -> RecordedFile:
             f"the file {path!r} cannot be read ({error.strerror})", "Let this user read it."
         ) from error
     if status.st_size != file.size:
-        what = f"{file.size} bytes then, {status.st_size} now"
+        difference = f"{file.size} bytes then, {status.st_size} now"
     else:
-        what = "its content is another" if file.digest else "its time is another, and its content was not recorded"
-    raise changed(path, what, "its content" if file.digest else "content and time")
+        difference = (
+            "its content is another" if file.digest else "its time is another, and its content was not recorded"
+        )
+    raise changed(path, difference, "its content" if file.digest else "content and time")
 
 
 def status_of(path: str) -> os.stat_result:
@@ -207,12 +210,12 @@ def as_they_are(base: str, files: Sequence[RecordedFile], limit_bytes: int) -> l
 
     :raises SourceChangedError: a file is gone.
     """
-    found = []
+    current_files = []
     for file in files:
         status = status_of(os.path.join(base, file.path))
-        found.append(FoundFile(file.path, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
-    digests: Mapping[str, str] = digests_of(base, found, limit_bytes)
+        current_files.append(FoundFile(file.path, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
+    digests: Mapping[str, str] = digests_of(base, current_files, limit_bytes)
     return [
         RecordedFile(path=file.path, size=file.size, mtime_ns=file.mtime_ns, digest=digests[file.path])
-        for file in found
+        for file in current_files
     ]

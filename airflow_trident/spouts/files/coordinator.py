@@ -98,14 +98,14 @@ class FileCoordinator(Coordinator):
         chosen = self._remembered(previous, most) or self._look(previous, most)
         if not chosen.batches:
             return []
-        base, upto = self.source.base(), txid + len(chosen.batches) - 1
+        base, last_txid = self.source.base(), txid + len(chosen.batches) - 1
         claimed = {file.path: file for file in self.source.claimed(base, chosen.files, self.digest_bytes)}
         self._reader.position = ReadPosition.from_json(previous)
-        read = self._reader.add(upto, [*chosen.touched, *map(_record_of, claimed.values())])
+        read = self._reader.add(last_txid, [*chosen.touched, *map(_record_of, claimed.values())])
         after = {**read.to_json(), **self._more(chosen)}
         answers: list[Json] = []
         for number, batch in enumerate(chosen.batches, txid):
-            more: Mapping[str, Json] = after if number == upto else {UPTO: upto}
+            more: Mapping[str, Json] = after if number == last_txid else {UPTO: last_txid}
             answers.append({"files": [claimed[file.path].to_json() for file in batch], **more})
         return answers
 
@@ -155,22 +155,22 @@ class FileCoordinator(Coordinator):
         """What the metadata has beside files and position."""
         return {}
 
-    def _look(self, previous: Json, most: int = 1) -> NewFiles:
-        return self._choose(self.listings.new(), previous, most, self.rules)
+    def _look(self, previous: Json, limit: int = 1) -> NewFiles:
+        return self._choose(self.listings.new(), previous, limit, self.rules)
 
-    def _remembered(self, previous: Json, most: int) -> NewFiles | None:
+    def _remembered(self, previous: Json, limit: int) -> NewFiles | None:
         """The choice from the last listing, if the files of the batches are still as listed."""
         listing, base = self.listings.remembered(), self.source.base()
         if listing is None:
             return None
         with suppress(TridentError):  # a new listing decides whether something is wrong
-            chosen = self._choose(listing, previous, most, self.rules)
+            chosen = self._choose(listing, previous, limit, self.rules)
             if chosen.batches and all(self.source.is_as_listed(base, file) for file in chosen.files):
                 return chosen
         return None
 
-    def _choose(self, listing: Listing, previous: Json, most: int, rules: BatchRules) -> NewFiles:
-        return self._looking(previous, rules).next_batches(listing.files, most)
+    def _choose(self, listing: Listing, previous: Json, limit: int, rules: BatchRules) -> NewFiles:
+        return self._looking(previous, rules).next_batches(listing.files, limit)
 
     def _looking(self, previous: Json, rules: BatchRules) -> FileSearch:
         base = self.source.base()
@@ -190,14 +190,14 @@ class OrderedCoordinator(FileCoordinator):
     def _more(self, chosen: NewFiles) -> Mapping[str, Json]:
         return {"after": chosen.after}
 
-    def _remembered(self, previous: Json, most: int) -> None:
+    def _remembered(self, previous: Json, limit: int) -> None:
         """Never: a new listing is short."""
 
-    def _look(self, previous: Json, most: int = 1) -> NewFiles:
+    def _look(self, previous: Json, limit: int = 1) -> NewFiles:
         """If `ordered_names` was set only now, one listing begins at the first name."""
         assert isinstance(self.source, ObjectFiles)
         after = str(previous.get("after", "")) if isinstance(previous, dict) else ""
-        return self._looking(previous, self.rules).next_in_order(self.source.behind(after), after, most)
+        return self._looking(previous, self.rules).next_in_order(self.source.behind(after), after, limit)
 
 
 def _record_of(file: RecordedFile) -> ReadRecord:

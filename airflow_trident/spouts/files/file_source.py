@@ -67,15 +67,15 @@ class FileSource(ABC):
         """
 
     @abstractmethod
-    def looked_at(self, where: str, file: RecordedFile) -> RecordedFile:
+    def looked_at(self, path: str, file: RecordedFile) -> RecordedFile:
         """Look once, before the file's parts are read, at what otherwise each worker would look at. Never raises: the
         reader will raise the error."""
 
     @abstractmethod
-    def opened(self, where: str, file: RecordedFile) -> AbstractContextManager[BinaryIO]:
+    def opened(self, path: str, file: RecordedFile) -> AbstractContextManager[BinaryIO]:
         """Open a recorded file for reading; it can seek.
 
-        :param where: base and path.
+        :param path: base and path.
         :raises SourceChangedError: the file is gone or has other content, before or after it was read.
         """
 
@@ -117,26 +117,26 @@ class LocalFiles(FileSource):
     def as_they_are(self, base: str, files: Sequence[RecordedFile], digest_bytes: int) -> Sequence[RecordedFile]:
         return as_they_are(base, files, digest_bytes)
 
-    def looked_at(self, where: str, file: RecordedFile) -> RecordedFile:
+    def looked_at(self, path: str, file: RecordedFile) -> RecordedFile:
         """If only the time differs, the content is compared here, once, and not for each part."""
         with suppress(SourceChangedError, SourceUnavailableError):
-            return require_same(where, file)
+            return require_same(path, file)
         return file
 
     @contextmanager
-    def opened(self, where: str, file: RecordedFile) -> Iterator[BinaryIO]:
-        known = require_same(where, file)
+    def opened(self, path: str, file: RecordedFile) -> Iterator[BinaryIO]:
+        status = require_same(path, file)
         try:
-            with open(where, "rb") as opened:
+            with open(path, "rb") as opened:
                 yield opened
         except DamagedInputError:
-            require_same(where, known)
+            require_same(path, status)
             raise
         except OSError as error:
-            require_same(where, known)
+            require_same(path, status)
             raise SourceUnavailableError(
-                f"the file {where!r} cannot be read ({error.strerror or error})",
+                f"the file {path!r} cannot be read ({error.strerror or error})",
                 "Let this user read it, or mend its file system, and run the task again.",
             ) from error
         # Checked again, because the file may have changed while it was read.
-        require_same(where, known)
+        require_same(path, status)

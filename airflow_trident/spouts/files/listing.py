@@ -104,30 +104,30 @@ E = TypeVar("E", bound=Entry)
 
 def walk(
     entries: Callable[[str], Sequence[E]],
-    found: Callable[[E, str], FoundFile | None],
+    describe: Callable[[E, str], FoundFile | None],
     folder: str,
     parts: Sequence[str],
 ) -> Iterator[FoundFile]:
     """The files that a pattern below a folder means; some may come twice.
 
     :param entries: what is in a folder, by its path below the base.
-    :param found: an entry and its path; None: it is no file.
+    :param describe: an entry and its path; None: it is no file.
     """
     part, rest = parts[0], parts[1:]
     if part == "**":
-        yield from walk(entries, found, folder, rest or ("*",))
+        yield from walk(entries, describe, folder, rest or ("*",))
     for entry in entries(folder):
         path = f"{folder}/{entry.name}" if folder else entry.name
         if part == "**":
             # Links are not followed here: they may lead in a circle.
             if not entry.name.startswith(_HIDDEN) and entry.is_dir(follow_symlinks=False):
-                yield from walk(entries, found, path, parts)
+                yield from walk(entries, describe, path, parts)
         elif not _is_meant(entry.name, part):
             continue
         elif rest:
             if entry.is_dir():
-                yield from walk(entries, found, path, rest)
-        elif file := found(entry, path):
+                yield from walk(entries, describe, path, rest)
+        elif file := describe(entry, path):
             yield file
 
 
@@ -150,7 +150,7 @@ def _entries(base: str, folder: str) -> list[os.DirEntry[str]]:
 def _found(entry: os.DirEntry[str], path: str) -> FoundFile | None:
     try:
         status = entry.stat()
-        own = entry.stat(follow_symlinks=False) if entry.is_symlink() else status
+        link_status = entry.stat(follow_symlinks=False) if entry.is_symlink() else status
     except FileNotFoundError:
         return None  # removed after its name was read, or a link to nothing
     except OSError as error:
@@ -159,7 +159,7 @@ def _found(entry: os.DirEntry[str], path: str) -> FoundFile | None:
         ) from error
     if not stat.S_ISREG(status.st_mode):
         return None
-    return FoundFile(path, status.st_size, status.st_mtime_ns, max(status.st_ctime_ns, own.st_ctime_ns))
+    return FoundFile(path, status.st_size, status.st_mtime_ns, max(status.st_ctime_ns, link_status.st_ctime_ns))
 
 
 def is_meant(names: Sequence[str], parts: Sequence[str]) -> bool:

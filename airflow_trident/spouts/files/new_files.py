@@ -73,35 +73,35 @@ class FileSearch:
     now_ns: int
     content_of: ContentOf
 
-    def next_batches(self, files: Sequence[FoundFile], most: int = 1) -> NewFiles:
+    def next_batches(self, files: Sequence[FoundFile], limit: int = 1) -> NewFiles:
         """The next batches, oldest first.
 
         :param files: all that are there.
-        :param most: at most this number of batches.
+        :param limit: at most this number of batches.
         :raises SourceChangedError: a file that was read has changed.
         :raises CorruptRecordError: the list is lost or damaged.
         """
         new, touched = self._sorted_out(files)
         new.sort(key=by_place)
-        batches, rest = self._cut(new, most)
+        batches, rest = self._cut(new, limit)
         return NewFiles(batches=batches, rest=rest, touched=touched)
 
-    def next_in_order(self, files: Iterable[FoundFile], after: str, most: int = 1) -> NewFiles:
+    def next_in_order(self, files: Iterable[FoundFile], after: str, limit: int = 1) -> NewFiles:
         """The next batches, by name. The errors are those of :meth:`next_batches`.
 
         :param files: those that sort behind `after`, by name; read only as far as needed.
         """
         pages, listed = iter(files), list[FoundFile]()
         new, touched = list[FoundFile](), list[ReadRecord]()
-        is_all, most_files = True, self.rules.max_files * most
+        is_all, most_files = True, self.rules.max_files * limit
         while page := list(islice(pages, PAGE_FILES)):
             listed += page
             new_here, touched_here = self._sorted_out(page)
             new, touched = new + new_here, touched + touched_here
-            if len(new) > most_files or sum(file.size for file in new) > self.rules.max_bytes * most:
+            if len(new) > most_files or sum(file.size for file in new) > self.rules.max_bytes * limit:
                 is_all = False
                 break
-        batches, rest = self._cut(new, most)
+        batches, rest = self._cut(new, limit)
         unread = {file.path for file in rest}
         read = [file for file in listed if file.path not in unread]
         newest_ns = max((file.mtime_ns for file in read), default=0)
@@ -131,7 +131,7 @@ class FileSearch:
             raise _read_and_changed([file.path for file in changed], self.base)
         return new + changed, touched
 
-    def _cut(self, new: Sequence[FoundFile], most: int) -> tuple[list[list[FoundFile]], list[FoundFile]]:
+    def _cut(self, new: Sequence[FoundFile], limit: int) -> tuple[list[list[FoundFile]], list[FoundFile]]:
         """The batches, and the files that are in none."""
         batches: list[list[FoundFile]] = []
         size = 0
@@ -140,7 +140,7 @@ class FileSearch:
                 continue
             size += file.size
             if not batches or len(batches[-1]) == self.rules.max_files or size > self.rules.max_bytes:
-                if len(batches) == most:
+                if len(batches) == limit:
                     break
                 batches.append([])
                 size = file.size

@@ -162,9 +162,9 @@ def require_last(metadata: Any) -> None:
     """
     :raises SourceChangedError: the transaction began together with later ones, and is not the last of them.
     """
-    if upto := inner_of(metadata):
+    if inner := inner_of(metadata):
         raise SourceChangedError(
-            f"the recorded position is of a transaction that was begun with those up to {upto[UPTO]}, and only the "
+            f"the recorded position is of a transaction that was begun with those up to {inner[UPTO]}, and only the "
             "last of them says which files had been read",
             "Put the ledger back from a backup (`airflow trident ledger import`), or bring the state up to that "
             "transaction.",
@@ -227,7 +227,7 @@ class ReadList:
         missing = [chunk for chunk in chunks if chunk.digest not in self._bodies]
         if missing:
             with ThreadPoolExecutor(_AT_ONCE) as pool:
-                list(pool.map(partial(self._read_ahead, asked=len(wanted)), missing))
+                list(pool.map(partial(self._read_ahead, name_count=len(wanted)), missing))
         for chunk in chunks:
             part = self._by_blocks(chunk, wanted) if chunk.digest not in self._bodies else self._in_body(chunk, wanted)
             answers |= part
@@ -303,9 +303,9 @@ class ReadList:
         except FileNotFoundError:
             raise self._damaged(chunk, "is not there") from None
 
-    def _damaged(self, chunk: Chunk, what: str) -> CorruptRecordError:
+    def _damaged(self, chunk: Chunk, problem: str) -> CorruptRecordError:
         return CorruptRecordError(
-            f"{self._place().at(chunk.file)!r} {what}: the list of the files that were read is not whole",
+            f"{self._place().at(chunk.file)!r} {problem}: the list of the files that were read is not whole",
             "See that all machines share the folder of [trident] sources_dir. If it was lost, put it back from a "
             "backup; import a backup of the ledger, which has the list (`airflow trident ledger import`); or make the "
             "list anew from the files that are there: `airflow trident source mark-read TOPOLOGY STREAM`.",
@@ -332,9 +332,9 @@ class ReadList:
         self._heads[chunk.digest] = head
         return head
 
-    def _read_ahead(self, chunk: Chunk, asked: int) -> None:
+    def _read_ahead(self, chunk: Chunk, name_count: int) -> None:
         self._head(chunk)
-        if asked * BLOCK_RECORDS > chunk.records // 4:
+        if name_count * BLOCK_RECORDS > chunk.records // 4:
             self._body(chunk)
 
     def _body(self, chunk: Chunk) -> bytes:
@@ -379,12 +379,12 @@ class ReadList:
                 return _records_in(body, {name})
 
 
-def sweep(place: Place, kept: Iterable[ReadPosition], upto: int) -> int:
-    """Deletes the chunks of transactions up to `upto` that no position of `kept` names. Later ones may be of a
+def sweep(place: Place, kept: Iterable[ReadPosition], last_txid: int) -> int:
+    """Deletes the chunks of transactions up to `last_txid` that no position of `kept` names. Later ones may be of a
     coordinator whose transaction is not in the ledger yet.
 
     :param kept: of all transactions that the ledger has.
-    :param upto: the last transaction in the ledger.
+    :param last_txid: the last transaction in the ledger.
     :raises CorruptRecordError: a chunk that one of them names is lost or damaged.
     """
     from airflow_trident.io.place import discard
@@ -393,7 +393,7 @@ def sweep(place: Place, kept: Iterable[ReadPosition], upto: int) -> int:
     for position in kept:
         reader.position = position
         live |= {chunk.file for chunk in reader.chunks()}
-    swept = [name for name in place.names() if name not in live and _txid_of(name) <= upto]
+    swept = [name for name in place.names() if name not in live and _txid_of(name) <= last_txid]
     discard(place, swept)
     place.sweep()
     return len(swept)

@@ -116,9 +116,9 @@ class Dialect(ABC):
     @abstractmethod
     def close(self) -> None: ...
 
-    def outcome_unknown(self, said: object) -> OutcomeUnknownError:
+    def outcome_unknown(self, message: object) -> OutcomeUnknownError:
         return OutcomeUnknownError(
-            f"the commit of state {self.spec.name!r} in {self.place} ended without an answer ({said})",
+            f"the commit of state {self.spec.name!r} in {self.place} ended without an answer ({message})",
             f"Run the task again: the {self.container} knows what is applied.",
         )
 
@@ -200,9 +200,9 @@ _CURES = {
 }
 
 
-def store_error(fault: DatabaseFault, where: Connection) -> TridentError:
+def store_error(fault: DatabaseFault, connection: Connection) -> TridentError:
     """One clear error for a database's error; nothing was applied."""
-    text, cure = f"{where.describe()} {fault.kind} ({fault.text})", fault.cure or _CURES.get(fault.kind, "")
+    text, cure = f"{connection.describe()} {fault.kind} ({fault.text})", fault.cure or _CURES.get(fault.kind, "")
     if fault.passes:
         return StoreUnavailableError(text, f"{cure} Nothing was applied.")
     if fault.kind is Fault.DAMAGED:

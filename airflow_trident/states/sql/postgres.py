@@ -75,9 +75,9 @@ def connect(where: Connection, limits: Limits, application: str) -> psycopg.Conn
             "Name a connection of type postgres.",
         )
     place = {"host": where.host, "port": where.port, "dbname": where.schema, "user": where.login}
-    given = {name: value for name, value in {**place, "password": where.password}.items() if value}
+    parameters = {name: value for name, value in {**place, "password": where.password}.items() if value}
     # A dead network must not block a committer, and the marker's lock, for ever.
-    settings = {**limits.for_libpq, **driver_extras(where), **given}
+    settings = {**limits.for_libpq, **driver_extras(where), **parameters}
     settings |= {"application_name": application[:63], "client_encoding": "UTF8"}
     try:
         # Statements are planned anew each time: a plan for a small batch is wrong for a large one.
@@ -92,10 +92,10 @@ def connect(where: Connection, limits: Limits, application: str) -> psycopg.Conn
     return connection
 
 
-def fault_in(error: Exception, where: Connection) -> DatabaseFault:
+def fault_in(error: Exception, connection: Connection) -> DatabaseFault:
     """What the server's error, or the driver's own, means: in one line, without secrets."""
-    fault = fault_of(error, "postgresql", where)
-    lines = where.conceal(str(error)).strip().split(os.linesep)
+    fault = fault_of(error, "postgresql", connection)
+    lines = connection.conceal(str(error)).strip().split(os.linesep)
     plain = " ".join(line.strip() for line in lines if not line.startswith(("LINE ", " "))).strip()
     return replace(fault, text=plain)
 
@@ -152,13 +152,13 @@ def _texts(column: pa.Array, type_text: str, *, is_key: bool) -> pa.Array:
     import pyarrow.compute as pc
 
     if type_text == "binary":
-        found = (None if part is None else f"\\\\x{part.hex()}" for part in column.to_pylist())
-        return pa.array(found, pa.string())
+        texts = (None if part is None else f"\\\\x{part.hex()}" for part in column.to_pylist())
+        return pa.array(texts, pa.string())
     if is_nested(type_text):
         encode = json_coder(type_text, _json_encoder)
         values = python_values(column)
-        found = (None if part is None else json.dumps(encode(part), ensure_ascii=False) for part in values)
-        return _escaped(pa.array(found, pa.string()))
+        texts = (None if part is None else json.dumps(encode(part), ensure_ascii=False) for part in values)
+        return _escaped(pa.array(texts, pa.string()))
     if type_text == "string":
         for character, stored in (("\x01", "\x01\x02"), ("\0", "\x01\x01")):
             column = pc.replace_substring(column, character, stored)
@@ -241,11 +241,11 @@ _LONGEST_NAME_BYTES = 63
 _ADDABLE = ("long", "int", "double")
 
 
-def require_name(what: str, name: str) -> None:
+def require_name(subject: str, name: str) -> None:
     """:raises ConfigurationError: PostgreSQL cannot have this name, or would cut it."""
     if not name or "\0" in name or len(name.encode()) > _LONGEST_NAME_BYTES:
         raise ConfigurationError(
-            f"{name!r} cannot be the {what} of a state in PostgreSQL",
+            f"{name!r} cannot be the {subject} of a state in PostgreSQL",
             f"Give it a name of 1 to {_LONGEST_NAME_BYTES} bytes.",
         )
 
@@ -341,12 +341,12 @@ class PostgresLayout:
 
     def write(self, source: TablePlace | str, target: TablePlace, patterns: Sequence[Sequence[bool]]) -> list[str]:
         """Remove the keys that `source` marks and put its other rows. `patterns`: those of `source`."""
-        found = " UNION ALL ".join(
+        statement = " UNION ALL ".join(
             f"SELECT s.row FROM {_name(source)} b CROSS JOIN LATERAL ({self._stored(target, 'ctid AS row', nulls)}) s "
             f"WHERE b.{REMOVED} AND {self._has(nulls)}"
             for nulls in patterns
         )
-        remove = [f"DELETE FROM {target} WHERE ctid = ANY (ARRAY({found}))"] if found else []
+        remove = [f"DELETE FROM {target} WHERE ctid = ANY (ARRAY({statement}))"] if statement else []
         rows = f"SELECT {_list(names_of(self.fields))} FROM {_name(source)} WHERE NOT {REMOVED}"
         updates = [f"{quote(name)} = excluded.{quote(name)}" for name in self.spec.value_names]
         updates += [f"{REMOVED} = false"] if target == self.before else []
@@ -380,9 +380,9 @@ class PostgresLayout:
     def select(self, source: TablePlace, nulls: Sequence[bool]) -> str:
         """(number of the key, is it REMOVED, its values...). Parameters: one list per key column that is not null in
         `nulls`; all other key columns are null."""
-        given = [place for place, is_null in enumerate(nulls) if not is_null]
-        arrays = ", ".join(f"%s::{_array_type(self.spec.keys[place])}[]" for place in given)
-        keys = "".join(f"{quote(self.spec.keys[place].name)}, " for place in given) or "nothing, "
+        not_null = [place for place, is_null in enumerate(nulls) if not is_null]
+        arrays = ", ".join(f"%s::{_array_type(self.spec.keys[place])}[]" for place in not_null)
+        keys = "".join(f"{quote(self.spec.keys[place].name)}, " for place in not_null) or "nothing, "
         removed = REMOVED if source == self.before else "false"
         values = ", ".join([f"{removed} AS removed", *map(_shown, self.spec.values)])
         named = f"AS b({keys}trident_number) CROSS JOIN LATERAL ({self._stored(source, values, nulls)}) s"
@@ -395,14 +395,14 @@ class PostgresLayout:
     def select_all(self) -> str:
         return f"SELECT {', '.join(map(_shown, self.fields))} FROM {self.place}"
 
-    def _stored(self, source: TablePlace, what: str, nulls: Sequence[bool]) -> str:
+    def _stored(self, source: TablePlace, columns: str, nulls: Sequence[bool]) -> str:
         """The stored row of key `b`, whose null columns are in `nulls`. The limit forces an index look-up in every plan
         (T6)."""
         pairs = [
             f"t.{quote(name)} {'IS NULL' if is_null else f'= b.{quote(name)}'}"
             for name, is_null in zip(self.spec.key_names, nulls, strict=False)
         ]
-        return f"SELECT {what} FROM {source} t WHERE {' AND '.join(pairs) or 'true'} LIMIT 1"
+        return f"SELECT {columns} FROM {source} t WHERE {' AND '.join(pairs) or 'true'} LIMIT 1"
 
     def _has(self, nulls: Sequence[bool]) -> str:
         """Does key `b` have exactly the null columns of `nulls`?"""
@@ -455,8 +455,8 @@ _CREATE_MARKERS = (
 _NAME_OR_PARAMETER = re.compile(r'"[^"]*"|:(\w+)')
 
 
-def _as_psycopg(found: re.Match[str]) -> str:
-    return f"%({found[1]})s" if found[1] else found[0]
+def _as_psycopg(match: re.Match[str]) -> str:
+    return f"%({match[1]})s" if match[1] else match[0]
 
 
 def run(connection: psycopg.Connection[Any], statement: str, parameters: Any = None) -> psycopg.Cursor[Any]:
@@ -476,27 +476,29 @@ class PostgresDialect(Dialect):
 
     def __init__(
         self,
-        where: Connection,
+        connection: Connection,
         spec: StateSpec,
         schema: str,
         table: str,
         limits: Limits,
         allow_triggers: Sequence[str] = (),
     ) -> None:
-        self.spec, self.table, self.place = spec, table, where.describe()
-        self._where = where
+        self.spec, self.table, self.place = spec, table, connection.describe()
+        self._where = connection
         self.allow_triggers = allow_triggers
         self._limits = limits
-        (self._settings,) = limits.transaction("postgresql", writes=True, options=str(where.extra.get("options", "")))
+        (self._settings,) = limits.transaction(
+            "postgresql", writes=True, options=str(connection.extra.get("options", ""))
+        )
         self.connection = self._connect()
         try:
             with self.errors(), self.reading():
-                known = schema or str(self.execute("SELECT coalesce(current_schema(), 'public')")[0][0])
+                schema_name = schema or str(self.execute("SELECT coalesce(current_schema(), 'public')")[0][0])
         except BaseException:
             self.close()
             raise
-        self.schema = known
-        self._layout = PostgresLayout(TablePlace(known, table), spec)
+        self.schema = schema_name
+        self._layout = PostgresLayout(TablePlace(schema_name, table), spec)
         self.data = self.shown = str(self._layout.place)
         self.before = str(self._layout.before) if self.spec.opaque else ""
         self.markers = str(self._layout.place.beside(MARKERS))
@@ -602,8 +604,8 @@ class PostgresDialect(Dialect):
             yield
 
     def lacking(self) -> Sequence[str]:
-        asked = "SELECT name FROM unnest(CAST(:names AS text[])) name WHERE to_regclass(name) IS NULL"
-        return [name for (name,) in self.execute(asked, {"names": [self.markers, *self._tables()]})]
+        statement = "SELECT name FROM unnest(CAST(:names AS text[])) name WHERE to_regclass(name) IS NULL"
+        return [name for (name,) in self.execute(statement, {"names": [self.markers, *self._tables()]})]
 
     def make(self, table: str) -> None:
         for statement in {self.markers: [_CREATE_MARKERS.format(self.markers)], **self._tables()}[table]:
@@ -614,11 +616,15 @@ class PostgresDialect(Dialect):
         run(self.connection, f"LOCK TABLE {', '.join(self._tables())} IN ROW EXCLUSIVE MODE")
 
     def alterations(self) -> Sequence[Alteration]:
-        found = in_postgres(self.execute, [self.markers, *self._tables()], [column.name for column in self._columns()])
+        alterations = in_postgres(
+            self.execute, [self.markers, *self._tables()], [column.name for column in self._columns()]
+        )
         for table in self._tables():
-            found += of_columns(self.execute, table, {one.name: column_type(one.type) for one in self._columns()})
-            found += of_key(self.execute, table, self.spec.key_names)
-        return found
+            alterations += of_columns(
+                self.execute, table, {column.name: column_type(column.type) for column in self._columns()}
+            )
+            alterations += of_key(self.execute, table, self.spec.key_names)
+        return alterations
 
     def _columns(self) -> Schema:
         return self._layout.batch_fields
@@ -718,10 +724,10 @@ class PostgresDialect(Dialect):
     # ---- looking up --------------------------------------------------------------------------------------------
 
     def lookup(self, keys: Sequence[Key]) -> list[Value | None]:
-        found: list[Value | None] = [None] * len(keys)
+        answers: list[Value | None] = [None] * len(keys)
         for number, _, value in self._rows(keys, self._layout.place):
-            found[number] = value
-        return found
+            answers[number] = value
+        return answers
 
     def kept(self, keys: Sequence[Key]) -> Changes:
         rows = self._rows(keys, self._layout.before)
@@ -732,7 +738,7 @@ class PostgresDialect(Dialect):
         groups: dict[tuple[bool, ...], list[int]] = {}
         for number, key in enumerate(keys):
             groups.setdefault(tuple(part is None for part in key), []).append(number)
-        decoders = [decoder(one.type) for one in self.spec.values]
+        decoders = [decoder(column.type) for column in self.spec.values]
         for nulls, numbers in groups.items():
             statement = self._layout.select(place, nulls)
             for begin in range(0, len(numbers), _KEYS_AT_ONCE):
@@ -755,7 +761,7 @@ class PostgresDialect(Dialect):
 
     def stream(self, statement: str, fields: Schema) -> Iterator[tuple[Any, ...]]:
         """Rows, read through a separate connection."""
-        decoders = [decoder(one.type) for one in fields]
+        decoders = [decoder(column.type) for column in fields]
         with (
             closing(self._connect()) as connection,
             connection.transaction(),
@@ -818,8 +824,8 @@ class PostgresState(StateFactory):
     def opening(self, spec: StateSpec) -> tuple[Connection, StateSpec, str, str, Limits, tuple[str, ...]]:
         """The arguments of a :class:`PostgresDialect`."""
         table = self.table or default_table(spec)
-        where = self.connection or resolve(self.conn_id)
-        return where, spec, self.schema or "", table, self._limits, self.allow_triggers
+        connection = self.connection or resolve(self.conn_id)
+        return connection, spec, self.schema or "", table, self._limits, self.allow_triggers
 
     @property
     def _limits(self) -> Limits:
@@ -835,6 +841,6 @@ class PostgresState(StateFactory):
         )
 
     def describe(self) -> str:
-        where = self.connection.describe() if self.connection else self.conn_id
+        address = self.connection.describe() if self.connection else self.conn_id
         place = ".".join(part for part in (self.schema, self.table) if part)
-        return f"PostgresState({where}{f', {place}' if place else ''})"
+        return f"PostgresState({address}{f', {place}' if place else ''})"

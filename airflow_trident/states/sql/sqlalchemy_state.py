@@ -123,7 +123,7 @@ class Tables:
 
     @property
     def _hides_floats(self) -> bool:
-        return self.dialect not in _HAVE_NAN and any(one.type in REAL_TYPES for one in self._fields)
+        return self.dialect not in _HAVE_NAN and any(column.type in REAL_TYPES for column in self._fields)
 
     @cached_property
     def _fields(self) -> tuple[Field, ...]:
@@ -207,18 +207,18 @@ class Tables:
         import sqlalchemy as sa
 
         names = [self.key_of(key) for key in keys]
-        found: dict[str, Value] = {}
+        answers: dict[str, Value] = {}
         distinct = list(dict.fromkeys(names))
         for begin in range(0, len(distinct), _KEYS_AT_ONCE):
             some = distinct[begin : begin + _KEYS_AT_ONCE]
             for row in connection.execute(sa.select(self.data).where(self.data.c[KEY_COLUMN].in_(some))).mappings():
-                if row[KEY_COLUMN] in found:
+                if row[KEY_COLUMN] in answers:
                     raise CorruptRecordError(
                         f"the table {self.data} of state {self.spec.name!r} has the key {self.pair(row)[0]!r} twice",
                         "It lost its primary key: remove what is doubled, and make the key again.",
                     )
-                found[row[KEY_COLUMN]] = self.pair(row)[1]
-        return [found.get(name) for name in names]
+                answers[row[KEY_COLUMN]] = self.pair(row)[1]
+        return [answers.get(name) for name in names]
 
     def require_put(self, connection: sa.Connection, changes: Changes) -> None:
         """Read again what was written.
@@ -248,9 +248,11 @@ class Tables:
         marks = REMOVED in table.c
         put = [(key, value) for key, value in changes.items() if marks or value is not None]
         upsert = upsert_into(table, self.dialect)
-        gone = [self.key_of(key) for key, value in changes.items() if upsert is None or (value is None and not marks)]
-        for begin in range(0, len(gone), _KEYS_AT_ONCE):
-            some = gone[begin : begin + _KEYS_AT_ONCE]
+        removed = [
+            self.key_of(key) for key, value in changes.items() if upsert is None or (value is None and not marks)
+        ]
+        for begin in range(0, len(removed), _KEYS_AT_ONCE):
+            some = removed[begin : begin + _KEYS_AT_ONCE]
             connection.execute(table.delete().where(table.c[KEY_COLUMN].in_(some)))
         rows = [self.row(key, value) | ({REMOVED: value is None} if marks else {}) for key, value in put]
         if rows:
@@ -375,13 +377,13 @@ class SqlAlchemyDialect(Dialect):
     mine = "id = :id"
     of_table = "table_id = :table_id"
 
-    def __init__(self, where: Connection, spec: StateSpec, factory: SqlState) -> None:
-        self.spec, self.place = spec, where.describe()
-        self._where = where
+    def __init__(self, connection: Connection, spec: StateSpec, factory: SqlState) -> None:
+        self.spec, self.place = spec, connection.describe()
+        self._where = connection
         self.allow_triggers = factory.allow_triggers
-        if scheme_of(where).startswith(_EMPTY_IS_NULL):
+        if scheme_of(connection).startswith(_EMPTY_IS_NULL):
             raise ConfigurationError(f"{self.place} keeps empty texts as null", "Use another database.")
-        self.engine = make_engine(where, factory.describe(), factory.limits, pool_size=1, pool_pre_ping=True)
+        self.engine = make_engine(connection, factory.describe(), factory.limits, pool_size=1, pool_pre_ping=True)
         self._kind = self.engine.dialect.name
         self.table = factory.table or default_table(spec)
         self._tables = Tables(self._kind, factory.schema, self.table, spec)

@@ -55,16 +55,16 @@ class SqlStore(AdmittingState):
             return
         with db.making():
             lacking = db.lacking()
-            own = [table for table in lacking if table in (db.data, db.before)]
+            own_tables = [table for table in lacking if table in (db.data, db.before)]
             for needed in lacking:
-                if needed not in own:
+                if needed not in own_tables:
                     db.make(needed)
             is_registered = self._is_registered()
             if is_registered:
-                self._require_whole(own)
+                self._require_whole(own_tables)
             else:
                 self._enter(is_free=db.data in lacking)
-            for table in own:
+            for table in own_tables:
                 db.make(table)
             self._require_unaltered()
 
@@ -86,8 +86,8 @@ class SqlStore(AdmittingState):
             return
         now = db.lacking()  # asked again: a batch that was applied meanwhile has made its tables first
         needed = [db.data, db.before] if marker.attempt != NO_ATTEMPT else [db.data]
-        if gone := [table for table in needed if table in now]:
-            named = db.shown if db.data in gone else f"of values before transaction {marker.high}, {gone[0]},"
+        if missing := [table for table in needed if table in now]:
+            named = db.shown if db.data in missing else f"of values before transaction {marker.high}, {missing[0]},"
             raise self._row_is_bad(f"is there, and its table {named} is gone")
 
     def _enter(self, *, is_free: bool) -> None:
@@ -124,13 +124,13 @@ class SqlStore(AdmittingState):
         if high is None:
             return None
         try:
-            where, group = _position_from(position)
+            position_text, group = _position_from(position)
             return Marker(
                 incarnation=str(incarnation),
                 high=int(high),
                 fence=int(fence),
                 holes=tuple((int(first), int(last)) for first, last in json.loads(holes)),
-                position=where,
+                position=position_text,
                 attempt=int(attempt),
                 group=group,
             )
@@ -173,12 +173,12 @@ class SqlStore(AdmittingState):
             # From here until the commit no other committer of this state can change anything (T7).
             db.lock()
             self._require_unaltered()
-            known = self._marker(db.for_update)
-            marker, verdict = admit(known, ticket, state=spec.name, commutes=spec.commutes, opaque=spec.opaque)
+            marker_before = self._marker(db.for_update)
+            marker, verdict = admit(marker_before, ticket, state=spec.name, commutes=spec.commutes, opaque=spec.opaque)
             if verdict is not Verdict.SKIP:
                 replaces, late = verdict is Verdict.REPLACE, ticket.txid < marker.high
                 self._write(ticket, batch, replaces=replaces, late=late)
-            if marker != known:
+            if marker != marker_before:
                 self._write_marker(marker)
         return Applied.ALREADY if verdict is Verdict.SKIP else Applied.APPLIED
 
@@ -204,11 +204,11 @@ class SqlStore(AdmittingState):
             db.stage(self._in_memory(arrow_schema(spec.staged).empty_table() if whole is None else whole))
             db.lock()
             self._require_unaltered()
-            known = self._marker(db.for_update)
-            marker, verdicts = admit_group(known, group.tickets, state=spec.name, commutes=spec.commutes)
+            marker_before = self._marker(db.for_update)
+            marker, verdicts = admit_group(marker_before, group.tickets, state=spec.name, commutes=spec.commutes)
             if Verdict.APPLY in verdicts:
                 self._write_group(group, verdicts)
-            if marker != known:
+            if marker != marker_before:
                 self._write_marker(marker)
         return answers(verdicts)
 

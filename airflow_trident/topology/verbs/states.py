@@ -414,32 +414,32 @@ def _require_replaceable(spec: StateSpec, partitions: Partitions) -> None:
     :raises PlanError: the state cannot replace the rows of a partition, or they cannot be found in it.
     """
     column, capabilities = partitions.column, spec.factory.capabilities
-    what = f"state {spec.name!r} ({spec.factory.describe()})"
+    subject = f"state {spec.name!r} ({spec.factory.describe()})"
     if not capabilities.partitions:
         raise PlanError(
-            f"{what} cannot replace a partition, as a topology that is bound to partitions needs it",
+            f"{subject} cannot replace a partition, as a topology that is bound to partitions needs it",
             "Use a DeltaTable, IcebergTable, SqliteState, PostgresState, SqlState, TableSink or MemoryState.",
         )
     if spec.in_order or spec.stateful is not None or spec.committer is not None:
         raise PlanError(
-            f"{what} depends on the order of transactions, and partitions come in any order, again and again",
+            f"{subject} depends on the order of transactions, and partitions come in any order, again and again",
             f"Keep the results of each {partitions.step}, and ask for their sum when you need it.",
         )
     if spec.updater is not None and not isinstance(spec.updater, MapPut):
         raise PlanError(
-            f"{what} has an updater, and the keys of a partition that it changes are unknown",
+            f"{subject} has an updater, and the keys of a partition that it changes are unknown",
             "Use an aggregator, or partition_persist without an updater.",
         )
     if partitions.field not in spec.staged:
         raise PlanError(
-            f"{what} does not get the partition column {partitions.field} as it is",
+            f"{subject} does not get the partition column {partitions.field} as it is",
             f"Keep the field {column!r} in the stream: it says which rows a batch replaces.",
         )
     if capabilities.by_reference and column not in spec.partition_by:
-        raise PlanError(f"{what} is not partitioned by {column!r}", f"Give the table partition_by={column!r}.")
+        raise PlanError(f"{subject} is not partitioned by {column!r}", f"Give the table partition_by={column!r}.")
     if not capabilities.appends and column not in spec.key_names:
         raise PlanError(
-            f"{what} has keys without {column!r}: which part of a value came from a partition cannot be found",
+            f"{subject} has keys without {column!r}: which part of a value came from a partition cannot be found",
             f"Group by it, too, as in group_by('{column}, ...'). A total over all is a query of these rows.",
         )
 
