@@ -15,6 +15,7 @@ from airflow_trident.closeable import OpenTogether
 from airflow_trident.contracts.spout import Coordinator, Spout
 from airflow_trident.contracts.state import State
 from airflow_trident.errors import UnknownTopologyError, spout_code, state_code
+from airflow_trident.names import Composed
 from airflow_trident.topology.topology import Topology
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def _each_state(topology: Topology) -> Iterator[tuple[str, State]]:
 
 
 SOURCES = "the folder of [trident] sources_dir"
+_FOLDERS = Composed(joint="__", has_case=False)
 SWEEP_TRANSACTIONS = 100
 """After so many transactions the notes of coordinators are swept."""
 _log = logging.getLogger(__name__)
@@ -65,7 +67,8 @@ class SourceNotes:
     def place(self, stream: str) -> Place:
         from airflow_trident.io.places import place_at
 
-        return place_at(self.root, SOURCES).below(f"{self.topology}/{self.incarnation}/{stream}")
+        folder = f"{_FOLDERS.of(self.topology)}/{self.incarnation}/{_FOLDERS.of(stream)}"
+        return place_at(self.root, SOURCES).below(folder)
 
     def open(self, stream: str, spout: Spout) -> Coordinator:
         """The coordinator of a stream's spout. The caller closes it."""
