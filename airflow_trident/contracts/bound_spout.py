@@ -6,7 +6,7 @@ gave. So an emitter knows from its metadata alone which partition its rows are o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import date
 from typing import TYPE_CHECKING, Any
@@ -91,18 +91,20 @@ class BoundSpout(Spout):
         return f"{self.spout.describe()} by {self.partitions.step}"
 
 
-@dataclass(frozen=True)
-class BoundCoordinator(Coordinator):
+class KeyedCoordinator(Coordinator):
     """Never says what is new: a bound topology asks for a partition."""
-
-    coordinator: Coordinator
-    partitions: Partitions
 
     def is_ready(self, previous: Json) -> bool:
         raise _asked_what_is_new()
 
     def initialize_transaction(self, txid: int, previous: Json) -> Json:
         raise _asked_what_is_new()
+
+
+@dataclass(frozen=True)
+class BoundCoordinator(KeyedCoordinator):
+    coordinator: Coordinator
+    partitions: Partitions
 
     def partition(self, partition: Partition, before: Json = None) -> Json:
         former = None if before is None else _batch(before)
@@ -159,13 +161,12 @@ class BoundEmitter(Emitter):
         inner = _batch(metadata)
         if inner is None:
             return []
-        key = _key(metadata)
-        return [replace(split, body={"partition": key, "split": split.body}) for split in self.emitter.splits(inner)]
+        return splits_of_key(_key(metadata), self.emitter.splits(inner))
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        key, inner = _inner(split)
+        key, inner = key_and_split(split)
         column, value = self._column, self._value(key)
         kind = arrow_type(column.type)
         for batch in self.emitter.read(inner):
@@ -174,7 +175,7 @@ class BoundEmitter(Emitter):
             yield pa.RecordBatch.from_arrays([columns[name] for name in self.fields], names=list(self.fields))
 
     def name_of(self, split: Split) -> str:
-        return self.emitter.name_of(_inner(split)[1])
+        return self.emitter.name_of(key_and_split(split)[1])
 
     def data_frame(self, session: Any, metadata: Json) -> BatchFrame | None:
         inner = _batch(metadata)
@@ -223,7 +224,12 @@ def _batch(metadata: Json) -> Json:
     return _parts(metadata)[1]
 
 
-def _inner(split: Split) -> tuple[str, Split]:
+def splits_of_key(key: str, splits: Iterable[Split]) -> list[Split]:
+    """The splits with the key of their partition, which :func:`key_and_split` gives back."""
+    return [replace(split, body={"partition": key, "split": split.body}) for split in splits]
+
+
+def key_and_split(split: Split) -> tuple[str, Split]:
     assert isinstance(split.body, dict)
     key = split.body["partition"]
     assert isinstance(key, str)

@@ -14,7 +14,8 @@ from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from zoneinfo import ZoneInfo
 
-from airflow_trident.contracts.spout import Coordinator, Emitter, PartitionChange, Split, Spout, not_metadata_of
+from airflow_trident.contracts.bound_spout import KeyedCoordinator
+from airflow_trident.contracts.spout import Emitter, PartitionChange, Split, Spout, not_metadata_of
 from airflow_trident.errors import ConfigurationError, SourceChangedError
 from airflow_trident.io.datasets import Dataset
 from airflow_trident.protocol.partitions import Partition, Partitions
@@ -199,16 +200,10 @@ class _Digest:
 
 
 @dataclass(frozen=True)
-class BoundSqlCoordinator(Coordinator):
+class BoundSqlCoordinator(KeyedCoordinator):
     """Metadata: ``{"partition": key, "rows": n, "state": text}``; see :meth:`RowsByTime.look`."""
 
     rows: RowsByTime
-
-    def is_ready(self, previous: Json) -> bool:
-        raise _is_bound()
-
-    def initialize_transaction(self, txid: int, previous: Json) -> Json:
-        raise _is_bound()
 
     def partition(self, partition: Partition, before: Json = None) -> Json:
         count, state = self.rows.look(partition)
@@ -257,7 +252,3 @@ def _recorded(metadata: Json) -> tuple[str, int, str]:
         if isinstance(key, str) and isinstance(count, int) and isinstance(state, str):
             return key, count, state
     raise not_metadata_of("a SqlSpout of a partition", metadata)
-
-
-def _is_bound() -> ConfigurationError:
-    return ConfigurationError("a SqlSpout of a partition was asked what is new", "Ask for a partition by its key.")

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_trident.contracts.spout import Coordinator, Emitter, PartitionChange, Split, Spout, not_metadata_of
+from airflow_trident.contracts.bound_spout import KeyedCoordinator
+from airflow_trident.contracts.spout import Emitter, PartitionChange, Split, Spout, not_metadata_of
 from airflow_trident.errors import ConfigurationError, SourceChangedError
 from airflow_trident.io.datasets import Dataset
 from airflow_trident.protocol.partitions import Partition, Partitions
@@ -51,19 +52,13 @@ class BoundDelta(Spout):
 
 
 @dataclass(frozen=True)
-class BoundDeltaCoordinator(Coordinator):
+class BoundDeltaCoordinator(KeyedCoordinator):
     """Metadata: ``{"partition": key, "span": span, "files": n, "digest": text}``: the span is of a whole version, the
     digest of the partition's files in it."""
 
     open_log: Callable[[], DeltaLog]
     column: str
     row_schema: Schema
-
-    def is_ready(self, previous: Json) -> bool:
-        raise _is_bound()
-
-    def initialize_transaction(self, txid: int, previous: Json) -> Json:
-        raise _is_bound()
 
     def partition(self, partition: Partition, before: Json = None) -> Json:
         """
@@ -152,7 +147,3 @@ def _recorded(metadata: Json) -> dict[str, Any]:
     if isinstance(metadata, dict) and metadata.keys() == {"partition", "span", "files", "digest"}:
         return metadata
     raise not_metadata_of("a DeltaSpout of a partition", metadata)
-
-
-def _is_bound() -> ConfigurationError:
-    return ConfigurationError("a DeltaSpout of a partition was asked what is new", "Ask for a partition by its key.")

@@ -14,9 +14,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
+from airflow_trident.contracts.bound_spout import KeyedCoordinator, key_and_split, splits_of_key
 from airflow_trident.contracts.spout import (
     BatchFrame,
-    Coordinator,
     Emitter,
     PartitionChange,
     Split,
@@ -25,7 +25,6 @@ from airflow_trident.contracts.spout import (
     not_metadata_of,
 )
 from airflow_trident.errors import (
-    ConfigurationError,
     IncompletePartitionError,
     PlanError,
     SourceChangedError,
@@ -127,16 +126,10 @@ class BoundFiles(Spout):
 
 
 @dataclass(frozen=True)
-class BoundFilesCoordinator(Coordinator):
+class BoundFilesCoordinator(KeyedCoordinator):
     """Metadata: ``partition``, and ``files`` as those of a FileSpout, in the order of their paths."""
 
     spout: BoundFiles
-
-    def is_ready(self, previous: Json) -> bool:
-        raise _is_bound()
-
-    def initialize_transaction(self, txid: int, previous: Json) -> Json:
-        raise _is_bound()
 
     def partition(self, partition: Partition, before: Json = None) -> Json:
         """
@@ -215,10 +208,6 @@ def _content(file: RecordedFile) -> tuple[int, str | int]:
     return file.size, file.digest or file.mtime_ns
 
 
-def _is_bound() -> ConfigurationError:
-    return ConfigurationError("a FileSpout of a partition was asked what is new", "Ask for a partition by its key.")
-
-
 def _folder(path: str) -> str:
     """Of a path that may be a pattern: the folder before the first wildcard."""
     parts = path.rstrip("/").split("/")
@@ -251,19 +240,18 @@ class BoundFilesEmitter(Emitter):
     def splits(self, metadata: Json) -> list[Split]:
         emitter = self._of(metadata)
         assert isinstance(metadata, dict)
-        key = metadata["partition"]
         try:
             splits = emitter.splits(metadata)
         except SourceUnavailableError as error:
             raise SourceChangedError(error.message, "Ask for the partition again.") from error
-        return [replace(split, body={"partition": key, "split": split.body}) for split in splits]
+        return splits_of_key(str(metadata["partition"]), splits)
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
-        key, inner = _inner(split)
+        key, inner = key_and_split(split)
         return self._at(key).read(inner)
 
     def name_of(self, split: Split) -> str:
-        return self.reader.name_of(_inner(split)[1])
+        return self.reader.name_of(key_and_split(split)[1])
 
     def text_files(self, metadata: Json) -> TextFiles | None:
         return self._of(metadata).text_files(metadata)
@@ -283,8 +271,3 @@ class BoundFilesEmitter(Emitter):
     def _with(self, reader: Emitter) -> Emitter:
         assert isinstance(reader, FileEmitter)
         return self if reader is self.reader else replace(self, reader=reader)
-
-
-def _inner(split: Split) -> tuple[str, Split]:
-    assert isinstance(split.body, dict)
-    return str(split.body["partition"]), replace(split, body=split.body["split"])
