@@ -65,7 +65,8 @@ def topology_body(record: TopologyRecord) -> dict[str, Any]:
     if body["definition"]["partitions"]:
         body["features"] = [PARTITIONS]
     else:
-        del body["definition"]["partitions"]
+        for name in ("partitions", "begin", "complete_after_s"):
+            del body["definition"][name]
     for spout in body["definition"]["spouts"].values():
         if not spout["adapts"]:
             del spout["adapts"]
@@ -76,12 +77,9 @@ def topology_body(record: TopologyRecord) -> dict[str, Any]:
             del state["inputs"]
         if not state["transforms"]:
             del state["transforms"]
-    if not body["lost"]:
-        del body["lost"]
-    if not body["former"]:
-        del body["former"]
-    if not body["taken_over"]:
-        del body["taken_over"]
+    for name in ("lost", "former", "taken_over"):
+        if not body[name]:
+            del body[name]
     if body["told"] is None:
         del body["told"]
     return {**record.extra, **body}

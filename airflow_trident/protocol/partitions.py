@@ -7,6 +7,7 @@ change. Pure.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from functools import cached_property
 from zoneinfo import ZoneInfo
 
 from airflow_trident.errors import ConfigurationError, PlanError
+from airflow_trident.protocol.topologies import Definition
 from airflow_trident.types import Field, parse_declared
 
 
@@ -51,6 +53,7 @@ _EXAMPLES = {
     PartitionStep.MONTH: "2026-11",
 }
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_DESCRIBED = re.compile(r"(?P<step>\w+) of (?P<timezone>\S+) in (?P<column>.+)")
 _DURATION = re.compile(r"([0-9]+)([smhd])\Z")
 _FIRST_YEAR, _LAST_YEAR = 1900, 9998
 """Before, offsets of zones are of seconds; after, a partition could have no end."""
@@ -233,6 +236,26 @@ class Partitions:
         key = local.strftime(self.key_format)
         value = key if self._step is PartitionStep.HOUR else local.date()
         return Partition(key, _instant(local, self._zone), end, value)
+
+
+def recorded(definition: Definition) -> Partitions | None:
+    """The calendar of a topology whose code is not at hand; None: it is not bound."""
+    match = _DESCRIBED.fullmatch(definition.partitions)
+    if match is None or not definition.begin:
+        return None
+    return Partitions(
+        match["step"],
+        begin=definition.begin,
+        timezone=match["timezone"],
+        column=match["column"],
+        complete_after=timedelta(seconds=definition.complete_after_s),
+    )
+
+
+def complete_after_s(partitions: Partitions) -> int:
+    """Its `complete_after` in whole seconds."""
+    assert isinstance(partitions.complete_after, timedelta)
+    return math.ceil(partitions.complete_after.total_seconds())
 
 
 def _set(partitions: Partitions, **values: object) -> None:

@@ -59,13 +59,16 @@ def _kind_in(note: str) -> str:
 class Definition:
     """The parts of a topology that its ledger and states depend on: changing them needs a person's consent.
 
-    `spouts`: by stream name; `states`: by state name; `partitions`: to which partitions it is bound, "" to none. User
+    `spouts`: by stream name; `states`: by state name; `partitions`: to which partitions it is bound, "" to none.
+    `begin` and `complete_after_s` of these partitions may change: readers without the topology's code need them. User
     functions are not part of it: a fixed function makes no new topology.
     """
 
     spouts: dict[str, SpoutDefinition]
     states: dict[str, StateDefinition]
     partitions: str = ""
+    begin: str = ""
+    complete_after_s: int = 0
 
     @property
     def opaque(self) -> frozenset[str]:

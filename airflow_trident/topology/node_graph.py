@@ -290,10 +290,12 @@ class NodeGraph:
 
     def definition(self) -> Definition:
         """The part of the topology that the ledger and the states depend on; see :class:`Definition`."""
+        from airflow_trident.protocol.partitions import complete_after_s
         from airflow_trident.protocol.topologies import Definition, SpoutDefinition, StateDefinition
 
         if self._definition is not None:
             return self._definition
+        bound_to = self.partitions
         fall_short = {shortfall.state: (shortfall.note,) for shortfall in reversed(self.shortfalls)}
         self._definition = Definition(
             spouts={
@@ -310,7 +312,9 @@ class NodeGraph:
                 )
                 for name, spec in self.states.items()
             },
-            partitions=self.partitions.describe() if self.partitions else "",
+            partitions=bound_to.describe() if bound_to else "",
+            begin=bound_to.begin if bound_to else "",
+            complete_after_s=complete_after_s(bound_to) if bound_to else 0,
         )
         return self._definition
 

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from airflow_trident import FixedBatchSpout, Partitions, Topology
 from airflow_trident.errors import ConfigurationError, IncompletePartitionError, PlanError, TridentError
+from airflow_trident.protocol.codec import decode_topology, encode_topology
 from airflow_trident.protocol.partition_keys import period_of
-from airflow_trident.protocol.partitions import PartitionStep
+from airflow_trident.protocol.partitions import PartitionStep, recorded
+from airflow_trident.protocol.records import TopologyRecord
 from airflow_trident.runtime.partitions import require_complete
 
 BEGINS = {
@@ -156,3 +158,30 @@ def test_a_topology_is_bound_as_a_whole() -> None:
         Topology("shop", partitions=days).new_stream("orders", FixedBatchSpout("a long", [1]))
     unbound, bound = Topology("shop").definition(), Topology("shop", partitions=days).definition()
     assert unbound.differences(bound) == ["the topology's partitions: none -> day of UTC in day"]
+
+
+@given(
+    step=st.sampled_from(PartitionStep),
+    zone=st.sampled_from(ZONES),
+    column=st.sampled_from(["", "in", "of day", "Tag"]),
+    seconds=st.integers(0, 200_000),
+)
+def test_the_ledger_has_the_calendar_for_readers_without_the_topologys_code(
+    step: PartitionStep, zone: str, column: str, seconds: int
+) -> None:
+    partitions = calendar(step, zone, column=column.replace(" ", "_"), complete_after=timedelta(seconds=seconds))
+    definition = Topology("shop", partitions=partitions).definition()
+    record = TopologyRecord(name="shop", incarnation="i", definition=definition)
+    kept = decode_topology(encode_topology(record, op="o"), "/shop").definition
+    assert kept == definition
+    assert recorded(kept) == partitions
+
+
+def test_a_topology_that_gets_another_begin_is_the_same_topology() -> None:
+    earlier, later = (
+        Topology("shop", partitions=Partitions("day", begin=begin)).definition()
+        for begin in ("2026-01-01", "2026-02-01")
+    )
+    assert earlier != later
+    assert earlier.differences(later) == []
+    assert recorded(Topology("shop").definition()) is None
