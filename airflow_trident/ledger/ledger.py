@@ -82,7 +82,7 @@ from airflow_trident.ledger.znodes import Set, ZNodes, require_sizes
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.exceptional_txids import needed_at_any_age
 from airflow_trident.protocol.outcomes import CoordinatorOutcome, OutcomeKind
-from airflow_trident.protocol.partition_keys import PartitionEntry, SeenPartition, decode_keys, is_committed
+from airflow_trident.protocol.partition_keys import PartitionEntry, SeenPartition, decode_keys, period_of
 from airflow_trident.protocol.records import LedgerView, StagedRef, TopologyRecord, TxRecord
 from airflow_trident.protocol.topologies import Definition
 from airflow_trident.types import Json
@@ -323,21 +323,32 @@ class Ledger(Closing, KeepsStaged):
         paths = self.paths()
         snap = self.transactor.fresh(paths, [*paths.about(0), paths.period(key)])
         entry = snap.entry(key)
-        snap.prefetch_transactions([entry.tx, entry.before])
-        tx = snap.tx(entry.tx) if entry.tx else None
-        txid = entry.tx if is_committed(entry, tx) else entry.before
-        return SeenPartition(entry, tx, snap.tx(txid) if txid else None, txid)
+        records = self._records(snap, [txid for txid in (entry.tx, entry.before) if txid])
+        return SeenPartition.of(entry, {record.txid: record for record in records})
 
-    def partitions(self) -> dict[str, PartitionEntry]:
-        """The index of a bound topology: partition key -> its entry, in the order of the keys."""
+    def partitions(self, first: str = "", last: str = "") -> dict[str, PartitionEntry]:
+        """The index of a bound topology: partition key -> its entry, in the order of the keys.
+
+        :param first: the lowest key, if not all are wanted; `last`: the highest one.
+        """
         paths = self.paths()
-        periods = sorted(self.znodes.read([], [paths.keys]).folders[paths.keys] or ())
-        period_paths = [f"{paths.keys}/{period}" for period in periods]
+        names = sorted(self.znodes.read([], [paths.keys]).folders[paths.keys] or ())
+        lowest, highest = period_of(first), period_of(last) if last else max(names, default="")
+        periods = [f"{paths.keys}/{name}" for name in names if lowest <= name <= highest]
         entries: dict[str, PartitionEntry] = {}
-        for at in range(0, len(period_paths), READ_AT_ONCE):
-            for path, node in self.znodes.read(period_paths[at : at + READ_AT_ONCE]).nodes.items():
+        for at in range(0, len(periods), READ_AT_ONCE):
+            for path, node in self.znodes.read(periods[at : at + READ_AT_ONCE]).nodes.items():
                 entries |= {} if node is None else decode_keys(node.data, path)
-        return dict(sorted(entries.items()))
+        return {key: entries[key] for key in sorted(entries) if first <= key and (not last or key <= last)}
+
+    def seen_partitions(self, first: str = "", last: str = "") -> dict[str, SeenPartition]:
+        """The entries of :meth:`partitions`, with the records of their transactions."""
+        entries = self.partitions(first, last)
+        wanted = sorted({txid for entry in entries.values() for txid in (entry.tx, entry.before) if txid})
+        is_few = len(wanted) <= READ_AT_ONCE
+        kept = self.records(wanted) if is_few else self.transactions(wanted[0], wanted[-1])
+        records = {record.txid: record for record in kept}
+        return {key: SeenPartition.of(entry, records) for key, entry in entries.items()}
 
     def keeps(self) -> Callable[[int], bool]:
         """Says of a transaction that its record is kept, as this process last saw it; costs nothing after a commit.

@@ -50,6 +50,13 @@ class SeenPartition:
     committed: TxRecord | None = None
     committed_txid: int = NO_TXID
 
+    @classmethod
+    def of(cls, entry: PartitionEntry, records: Mapping[int, TxRecord]) -> SeenPartition:
+        """:param records: those of the entry's transactions that are kept."""
+        tx = records.get(entry.tx)
+        txid = entry.tx if is_committed(entry, tx) else entry.before
+        return cls(entry, tx, records.get(txid), txid)
+
     @property
     def committed_src(self) -> str:
         return self.entry.src if self.committed_txid == self.entry.tx else self.entry.before_src
@@ -58,6 +65,12 @@ class SeenPartition:
 def is_committed(entry: PartitionEntry, tx: TxRecord | None) -> bool:
     """:param tx: the record of the entry's transaction; None: it is pruned, and only what is COMMITTED is."""
     return entry.tx != NO_TXID and (tx is None or tx.status is Status.COMMITTED)
+
+
+def has_failed(tx: TxRecord) -> bool:
+    """Has its last attempt failed? Then it is FAILED, or SKIPPED by the same step. One that a person skips is not."""
+    failed_ms, skipped_ms = (tx.times_ms.get(status.value) for status in (Status.FAILED, Status.SKIPPED))
+    return tx.status is Status.FAILED or (tx.status is Status.SKIPPED and failed_ms == skipped_ms)
 
 
 def may_begin(entry: PartitionEntry, tx: TxRecord | None) -> bool:

@@ -99,9 +99,9 @@ def begin_partition(
         return begun_before[0]
     require_complete(partitions, partition, clock())
     with nullcontext(coordinators) if coordinators else OpenCoordinators(topology, ledger) as using:
-        sources = _Sources(topology, partition, using.opened(), request)
+        sources = _Sources(topology, partition, using.opened())
         while True:
-            outcome = _asked(ledger, sources, max_pending, attempt_by)
+            outcome = _asked(ledger, sources, request, max_pending, attempt_by)
             if outcome is not None and not isinstance(outcome, PartitionMoved):
                 break
     if isinstance(outcome, Begun) and outcome.new:
@@ -144,9 +144,9 @@ def refresh_sources(ledger: Ledger, topology: Topology, record: TxRecord, reason
     key = record.partition.key
     request = PartitionRequest(key=key, claim=record.claim)
     with OpenCoordinators(topology, ledger) as using:
-        sources = _Sources(topology, bound_to(topology).parse(key), using.opened(), request)
+        sources = _Sources(topology, bound_to(topology).parse(key), using.opened())
         now = sources.look(record.metadata)
-        sources.require(now, ledger.partition(key))
+        sources.require(now, ledger.partition(key), request)
     return ledger.refresh(record.txid, key, now, reason) is not None
 
 
@@ -164,14 +164,21 @@ def changed(coordinators: Mapping[str, Coordinator], before: Metadata, now: Meta
     return PartitionChange(tuple(new), tuple(removed), tuple(other))
 
 
+def change_since_commit(
+    topology: Topology, partition: Partition, coordinators: Mapping[str, Coordinator], seen: SeenPartition
+) -> PartitionChange:
+    """The change in the sources of a partition since its last COMMITTED transaction."""
+    sources = _Sources(topology, partition, coordinators)
+    return sources.since(seen, sources.look(seen.committed.metadata if seen.committed is not None else {}))
+
+
 @dataclass(frozen=True, slots=True)
 class _Sources:
-    """The sources of a partition, for one request."""
+    """The sources of a partition."""
 
     topology: Topology
     partition: Partition
     coordinators: Mapping[str, Coordinator]
-    request: PartitionRequest
 
     def look(self, before: Metadata) -> Metadata:
         """The metadata of all streams, as the sources are now.
@@ -185,28 +192,29 @@ class _Sources:
             metadata_by_stream[name] = codec.require_json(metadata, f"the metadata of stream {name!r}")
         return metadata_by_stream
 
-    def require(self, now: Metadata, seen: SeenPartition) -> PartitionChange:
+    def require(self, now: Metadata, seen: SeenPartition, request: PartitionRequest) -> PartitionChange:
         """The change since the last COMMITTED transaction.
 
         :raises EmptyPartitionError: there are no data. :raises SourceGoneError: some that it read are gone.
         """
         rules = bound_to(self.topology)
-        change = self._since(seen, now)
-        if change.gone and (self.request.gone or rules.gone) is OnMissing.ERROR:
+        change = self.since(seen, now)
+        if change.gone and (request.gone or rules.gone) is OnMissing.ERROR:
             shown = ", ".join(change.gone[:_SHOWN])
             raise SourceGoneError(
                 f"transaction {seen.committed_txid} read parts of the partition {self.partition.key} that are gone: "
                 f"{len(change.gone)} ({shown})",
                 'Restore them; or ask for the partition with gone="take", and it loses their rows.',
             )
-        if not any(map(has_data, now.values())) and (self.request.empty or rules.empty) is OnMissing.ERROR:
+        if not any(map(has_data, now.values())) and (request.empty or rules.empty) is OnMissing.ERROR:
             raise EmptyPartitionError(
                 f"no source of topology {self.topology.name!r} has data of the partition {self.partition.key}",
                 'Deliver them; or ask for the partition with empty="take", and it becomes empty.',
             )
         return change
 
-    def _since(self, seen: SeenPartition, now: Metadata) -> PartitionChange:
+    def since(self, seen: SeenPartition, now: Metadata) -> PartitionChange:
+        """The change since the last COMMITTED transaction."""
         if not seen.committed_txid:
             return PartitionChange(new=(self.partition.key,))
         if seen.committed is not None:
@@ -217,14 +225,14 @@ class _Sources:
 
 
 def _asked(
-    ledger: Ledger, sources: _Sources, max_pending: int, attempt_by: Owner | str
+    ledger: Ledger, sources: _Sources, request: PartitionRequest, max_pending: int, attempt_by: Owner | str
 ) -> PartitionResult | PartitionMoved | None:
     """One look at the ledger and the sources, and one step. None: others were faster."""
-    key, request = sources.partition.key, sources.request
+    key = sources.partition.key
     seen = ledger.partition(key)
     if may_refresh(seen.entry, seen.tx) and seen.tx is not None:
         now = sources.look(seen.tx.metadata)
-        sources.require(now, seen)
+        sources.require(now, seen, request)
         if not changed(sources.coordinators, seen.tx.metadata, now):
             return ledger.join(seen.tx.txid, key, claim=request.claim)
         return ledger.refresh(
@@ -233,7 +241,7 @@ def _asked(
     if not may_begin(seen.entry, seen.tx):
         return PartitionUnderWay(key, seen.entry.tx)
     now = sources.look(seen.committed.metadata if seen.committed is not None else {})
-    if not sources.require(now, seen) and not request.redo:
+    if not sources.require(now, seen, request) and not request.redo:
         return PartitionUnchanged(key, seen.committed_txid)
     requested = AskedPartition(partition=sources.partition, seen=seen.entry, metadata=now)
     plan = sources.topology.compile().digest
