@@ -82,7 +82,8 @@ class Span:
     left out. `ids`: only for a format with ids: the id of the version directly before `begin` (or of the one that
     `begin` is in the middle of), and the same for `end`. `bytes`: of all its files together; None: an older version of
     the package wrote it. `mark`: see :meth:`TableLog.mark_of`; of the last version. `passes`: it only passes versions,
-    and no file is in it; False: an older version of the package may not have said so.
+    and no file is in it; False: an older version of the package may not have said so. `within`: only the files that
+    have this value in this partition column.
     """
 
     table_id: str
@@ -94,6 +95,7 @@ class Span:
     bytes: int | None = None
     mark: str | None = None
     passes: bool = False
+    within: tuple[str, str] | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -121,6 +123,8 @@ class Span:
             record["mark"] = self.mark
         if self.passes:
             record["passes"] = True
+        if self.within is not None:
+            record["column"], record["value"] = self.within
         return record
 
     @classmethod
@@ -149,6 +153,7 @@ class Span:
                 bytes=None if record.get("bytes") is None else int(record["bytes"]),
                 mark=record.get("mark"),
                 passes=bool(record.get("passes", False)),
+                within=(record["column"], record["value"]) if "column" in record else None,
             )
         except (AssertionError, KeyError, TypeError, ValueError) as error:
             raise not_metadata_of(spout) from error
@@ -208,6 +213,12 @@ def unlike_columns(declared: Schema, columns: set[str]) -> str:
     return f"a member {extra[0]!r} that is not declared" if extra else ""
 
 
+def require_columns(log: TableLog, declared: Schema) -> None:
+    """:raises ConfigurationError: the table lacks a column, or a struct in it has other members."""
+    if why := unlike_columns(declared, log.columns()):
+        raise ConfigurationError(f"{log.what} has {why}", "Correct the spout's fields.")
+
+
 class TableLog(ABC):
     """The versions of a table as they are at this moment. `what` names the table in errors."""
 
@@ -239,6 +250,20 @@ class TableLog(ABC):
 
         :raises SourceChangedError: the version no longer exists.
         """
+
+    @abstractmethod
+    def partition_value(self, file: AddedFile, column: str) -> str | None:
+        """What all rows of a file of :meth:`whole` have in a column, as text.
+
+        :raises LookupError: the table is not partitioned by the column, or was not when the file was written.
+        """
+
+    def kept_rows(self, span: Span) -> Mapping[str, str]:
+        """Path -> which rows of that file count, of files in which others are deleted.
+
+        :raises SourceChangedError: that version can no longer be put together.
+        """
+        return {}
 
     def versions(self, first: int, snapshot: int | None) -> Iterator[TableVersion]:
         """The versions from `first` to the newest; the version `snapshot` stands for the whole table as it was then.
@@ -331,8 +356,7 @@ class VersionsCoordinator(Coordinator):
         """
         before = None if previous is None else self.decode(previous)
         log = self.open_log()
-        if why := unlike_columns(self.row_schema, log.columns()):
-            raise ConfigurationError(f"{log.what} has {why}", "Correct the spout's fields.")
+        require_columns(log, self.row_schema)
         if before is not None:
             log.require_same(before)
         span, files = self._next(log, self._first(log) if before is None else before)
@@ -411,7 +435,7 @@ class VersionsCoordinator(Coordinator):
                 f"version {version.number} of {log.what} ({version.operation}) changes or deletes rows, which were "
                 "read or will be",
                 'Nothing was begun. changes="skip" leaves such versions out. A topology that is bound to partitions '
-                'reads a replaced partition of a DeltaTable again: name its column="day".',
+                'reads a replaced partition again: name its column="day".',
             )
         return version.removes
 
@@ -460,4 +484,17 @@ def files_of(log: TableLog, span: Span) -> Iterator[AddedFile]:
             continue
         first = span.begin[1] if version.number == span.begin[0] else 0
         last = span.end[1] if version.number == span.end[0] else len(version.added)
-        yield from version.added[first:last]
+        yield from (file for file in version.added[first:last] if _is_within(log, file, span.within))
+
+
+def _is_within(log: TableLog, file: AddedFile, within: tuple[str, str] | None) -> bool:
+    """:raises SourceChangedError: the partition column has another name now."""
+    if within is None:
+        return True
+    column, value = within
+    try:
+        return log.partition_value(file, column) == value
+    except LookupError:
+        raise SourceChangedError(
+            f"{log.what} is no longer partitioned by {column!r}", "Rename the column back, or correct column=."
+        ) from None

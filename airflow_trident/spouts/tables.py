@@ -21,8 +21,8 @@ def TableSpout(table: StateFactory, *, fields: FieldSpec, **options: Any) -> Spo
     :param fields: the columns with their types; a column that a file lacks is null.
     :param options: `start` is ``snapshot``, ``latest``, or the number of a version: the first transaction begins there.
         `changes` is ``error`` or ``skip``, for versions that change or delete rows. `max_files`, `max_bytes` and
-        `max_rows` limit one batch. `column`, of a DeltaTable in a topology that is bound to partitions, is the table's
-        partition column.
+        `max_rows` limit one batch. `column`, in a topology that is bound to partitions, is the table's partition
+        column.
     :raises ConfigurationError: not a table, or a wrong option.
     """
     place = getattr(table, "place", lambda: None)()
@@ -32,11 +32,6 @@ def TableSpout(table: StateFactory, *, fields: FieldSpec, **options: Any) -> Spo
                 place.uri, fields=fields, conn_id=place.conn_id, storage_options=place.options or None, **options
             )
         case IcebergPlace():
-            if "column" in options:
-                raise ConfigurationError(
-                    f"TableSpout got {table.describe()} and column={options['column']!r}",
-                    "The partitions of an Iceberg table cannot be read by a bound topology yet: use a DeltaTable.",
-                )
             return IcebergSpout(
                 place.name,
                 fields=fields,

@@ -277,6 +277,10 @@ class DeltaLog(TableLog):
         version = TableVersion(number=number, added=files, removes=False, operation="snapshot")
         return _Snapshot(version, self._kept_rows(number, table, {file.path for file in files}))
 
+    def partition_value(self, file: AddedFile, column: str) -> str | None:
+        value = file.partition[column]
+        return None if value is None else str(value)
+
     def kept_rows(self, span: Span) -> Mapping[str, str]:
         """Path -> which rows of that file count, of files of the snapshot in which others are deleted.
 

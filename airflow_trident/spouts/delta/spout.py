@@ -9,13 +9,13 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_trident.contracts.spout import BatchFrame, Emitter, ScriptBatch, Split, Spout
-from airflow_trident.errors import PlanError, SourceUnavailableError
+from airflow_trident.errors import SourceUnavailableError
 from airflow_trident.io.datasets import Dataset, file_dataset
 from airflow_trident.io.delta import DeltaPlace
 from airflow_trident.io.hadoop import OTHER_SERVICE, uri_in_hadoop
 from airflow_trident.io.paths import AnyPath
 from airflow_trident.protocol.partitions import Partitions
-from airflow_trident.spouts.delta.bound import BoundDelta
+from airflow_trident.spouts.bound_tables import BoundTable, bound_table
 from airflow_trident.spouts.delta.log import DeltaLog, Places, names_in_file, of_batch
 from airflow_trident.spouts.files.by_spark import FileOfTable, LastSplits, files_for_script, frame_of
 from airflow_trident.spouts.files.columns import rows_of_file
@@ -79,16 +79,11 @@ class DeltaSpout(Spout):
         self.schema = parse_declared(fields, [])
         self._column, self.needs_partitions = column, bool(column)
 
-    def bound(self, partitions: Partitions) -> BoundDelta:
+    def bound(self, partitions: Partitions) -> BoundTable:
         """
         :raises PlanError: nothing says which files are those of a partition.
         """
-        if not self._column:
-            raise PlanError(
-                f"{self.describe()} in a bound topology: nothing says which files are those of a {partitions.step}",
-                "Name the partition column of the table, as in column='day'.",
-            )
-        return BoundDelta(self, partial(_open, self._place, self.schema), self._column, partitions)
+        return bound_table(self, self._column, partitions, partial(_open, self._place, self.schema))
 
     def coordinator(self) -> VersionsCoordinator:
         return VersionsCoordinator(partial(_open, self._place, self.schema), _span, self.schema, self._reading)

@@ -22,6 +22,8 @@ from airflow_trident.io.datasets import Dataset
 from airflow_trident.io.hadoop import OTHER_SERVICE
 from airflow_trident.io.iceberg import EXTRA, IcebergPlace, faults, pieces_of, read_whole
 from airflow_trident.io.parquet import damage_as_arrow_error
+from airflow_trident.protocol.partitions import Partitions
+from airflow_trident.spouts.bound_tables import BoundTable, bound_table
 from airflow_trident.spouts.files.by_spark import FileOfTable, LastSplits, files_for_script, frame_of
 from airflow_trident.spouts.files.files_for_spark import HERE, FilesForSpark, in_buckets, say_python_reads
 from airflow_trident.spouts.table_log import (
@@ -115,6 +117,16 @@ class IcebergLog(TableLog):
         snapshot = self._metadata.snapshot_by_id(version_id)
         version: TableVersion = SNAPSHOTS.get((self.what, self.table_id, version_id), partial(self._whole, snapshot))
         return version
+
+    def partition_value(self, file: AddedFile, column: str) -> str | None:
+        schema = self._metadata.schema()
+        fields = self._metadata.specs()[file.partition["spec"]].fields
+        for field_of_spec, value in zip(fields, file.partition["values"], strict=True):
+            source = schema.find_field(field_of_spec.source_id)
+            if source.name == column and str(field_of_spec.transform) == "identity":
+                text: str = field_of_spec.transform.to_human_string(source.field_type, value)
+                return None if value is None else text
+        raise LookupError(column)
 
     def require_same(self, span: Span) -> None:
         """The main branch must come from the snapshot that was read last, with all snapshots after it."""
@@ -297,6 +309,7 @@ class IcebergSpout(Spout):
     :param catalog: its name in the configuration of pyiceberg (``.pyiceberg.yaml``, ``PYICEBERG_CATALOG__...``).
     :param conn_id: an Airflow connection (``iceberg``), as for IcebergTable.
     :param properties: of the catalog; they override those of the connection.
+    :param column: as for DeltaSpout: a column that the table is partitioned by as it is, and not by a transform of it.
     :raises ConfigurationError: an argument is wrong.
     """
 
@@ -315,12 +328,20 @@ class IcebergSpout(Spout):
         catalog: str = "default",
         conn_id: str | None = None,
         properties: Mapping[str, str] | None = None,
+        column: str = "",
     ) -> None:
         self._reading = TableReading.of(
             "TableSpout", start, changes, max_files=max_files, max_bytes=max_bytes, max_rows=max_rows
         )
         self._place = IcebergPlace(name=name, catalog=catalog, conn_id=conn_id, properties=properties or {})
         self.schema = parse_declared(fields, [])
+        self._column, self.needs_partitions = column, bool(column)
+
+    def bound(self, partitions: Partitions) -> BoundTable:
+        """
+        :raises PlanError: nothing says which files are those of a partition.
+        """
+        return bound_table(self, self._column, partitions, partial(_open, self._place))
 
     def coordinator(self) -> VersionsCoordinator:
         return VersionsCoordinator(partial(_open, self._place), _span, self.schema, self._reading)
