@@ -65,11 +65,12 @@ def no_batches(*_: object) -> Sequence[dict[str, Json]]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedPartition:
     """A partition that a claim asks for. `seen`: the entry of its key when the caller looked at its sources;
-    `metadata`: of these sources."""
+    `metadata`: of these sources; `reason`: a person's, which the record keeps."""
 
     partition: Partition
     seen: PartitionEntry
     metadata: dict[str, Json]
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -318,6 +318,12 @@ class Ledger(Closing, KeepsStaged):
             records.extend(tx for tx in map(snap.tx, some) if tx is not None)  # None: pruned meanwhile
         return records
 
+    def claimed(self, keys: Sequence[str]) -> dict[str, int]:
+        """The transactions that claims have: claim key -> txid. Claims without one are left out."""
+        paths = self.paths()
+        snap = self.transactor.fresh(paths, [*paths.about(0), *map(paths.claim, keys)])
+        return {key: claim.txid for key in keys if (claim := snap.claim(key)) is not None}
+
     def partition(self, key: str) -> SeenPartition:
         """The entry of a partition key in the index, and the records of its transactions. Only for a bound topology."""
         paths = self.paths()

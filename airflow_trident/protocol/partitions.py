@@ -185,17 +185,6 @@ class Partitions:
         """One line, part of the topology's definition: it must not change silently."""
         return f"{self.step} of {self.timezone} in {self.column}"
 
-    @classmethod
-    def described(cls, text: str, begin: str) -> Partitions:
-        """Those of a topology whose code is not here: from what :meth:`describe` wrote into its definition, which
-        leaves out `begin`.
-
-        :raises PlanError: a newer version wrote it.
-        """
-        step, _, rest = text.partition(" of ")
-        zone, _, column = rest.partition(" in ")
-        return cls(step, begin=begin, timezone=zone, column=column)
-
     # ---- how -----------------------------------------------------------------------------------------------------
 
     @property

@@ -6,7 +6,7 @@ makes it take its sources as they are then. Afterwards the partition gets anothe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,15 +19,16 @@ from airflow_trident.errors import (
     IncompletePartitionError,
     SourceGoneError,
     TransitionError,
+    TridentError,
     spout_code,
 )
 from airflow_trident.ledger.answers import AskedPartition, Begun, NextBatches, NotBegun, PartitionMoved
 from airflow_trident.ledger.ledger import Ledger
 from airflow_trident.names import DEFAULT_MAX_PENDING
 from airflow_trident.protocol import codec
-from airflow_trident.protocol.partition_keys import SeenPartition, may_begin, may_refresh, source_digest
+from airflow_trident.protocol.partition_keys import NO_ENTRY, SeenPartition, may_begin, may_refresh, source_digest
 from airflow_trident.protocol.partitions import OnMissing, Partition, Partitions
-from airflow_trident.protocol.records import Claim, Owner, TxRecord
+from airflow_trident.protocol.records import NO_ATTEMPT, Claim, Owner, TxRecord
 from airflow_trident.runtime.milestones import Milestone, reached
 from airflow_trident.runtime.open_resources import OpenCoordinators
 from airflow_trident.topology.topology import Topology
@@ -42,7 +43,7 @@ class PartitionRequest:
     """A request for a partition. The same claim always gets the same transaction.
 
     `redo`: do a partition that is COMMITTED again, also if its sources are as they were. `gone`, `empty`: instead of
-    those of the topology.
+    those of the topology. `reason`: a person's, which the transaction keeps.
     """
 
     key: str | None
@@ -50,6 +51,7 @@ class PartitionRequest:
     redo: bool = True
     gone: OnMissing | None = None
     empty: OnMissing | None = None
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,8 @@ class PartitionUnderWay:
 
 
 PartitionResult = Begun | PartitionUnchanged | PartitionUnderWay | NotBegun
+PartitionAnswer = PartitionResult | TridentError | None
+"""Of several requests: the error of one, or None: ask again."""
 
 
 def begin_partition(
@@ -92,21 +96,103 @@ def begin_partition(
     :raises EmptyPartitionError: no source has any data of it.
     :raises SourceGoneError: data that its last COMMITTED transaction read are gone.
     """
-    partitions = bound_to(topology)
-    partition = partitions.parse(request.key)
-    begun_before = ledger.begin(NextBatches([request.claim], max_pending=max_pending))
-    if isinstance(begun_before, tuple) and begun_before:
-        return begun_before[0]
-    require_complete(partitions, partition, clock())
+    result: PartitionAnswer = None
     with nullcontext(coordinators) if coordinators else OpenCoordinators(topology, ledger) as using:
-        sources = _Sources(topology, partition, using.opened())
-        while True:
-            outcome = _asked(ledger, sources, request, max_pending, attempt_by)
-            if outcome is not None and not isinstance(outcome, PartitionMoved):
-                break
-    if isinstance(outcome, Begun) and outcome.new:
-        reached(Milestone.BEGUN, outcome.txid)
-    return outcome
+        while result is None:
+            (result,) = begin_partitions(
+                ledger,
+                topology,
+                [request],
+                max_pending=max_pending,
+                attempt_by=attempt_by,
+                coordinators=using,
+                clock=clock,
+            )
+    if isinstance(result, TridentError):
+        raise result
+    return result
+
+
+def begin_partitions(
+    ledger: Ledger,
+    topology: Topology,
+    requests: Sequence[PartitionRequest],
+    *,
+    max_pending: int,
+    attempt_by: Owner | str,
+    coordinators: OpenCoordinators,
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> list[PartitionAnswer]:
+    """:func:`begin_partition` for several partitions; the new transactions begin in one step, in this order.
+
+    :param requests: of different partitions.
+    :returns: for each request its result, or the error of it alone. None: ask again; others were faster, or the step
+        was full.
+    """
+    claimed = _claimed(ledger, requests)
+    results: list[PartitionAnswer] = [
+        claimed.get(request.claim.key) or _too_early(topology, request, clock()) for request in requests
+    ]
+    seen = _seen(ledger, [request for request, result in zip(requests, results, strict=True) if result is None])
+    new: dict[int, AskedPartition] = {}
+    for place, request in enumerate(requests):
+        if results[place] is None:
+            partition = bound_to(topology).parse(request.key)
+            sources = _Sources(topology, partition, coordinators.opened())
+            answer = _asked(ledger, sources, request, seen.get(partition.key, SeenPartition(NO_ENTRY)))
+            if isinstance(answer, AskedPartition):
+                new[place] = answer
+            else:
+                results[place] = answer
+    if new:
+        batches = NextBatches(
+            [requests[place].claim for place in new],
+            max_pending=max_pending,
+            attempt_by=attempt_by,
+            plan=topology.compile().digest,
+            partitions={requests[place].claim.key: asked for place, asked in new.items()},
+        )
+        outcome = ledger.begin(batches)
+        if isinstance(outcome, tuple):
+            results = _with_begun(results, list(new), outcome)
+        elif not isinstance(outcome, PartitionMoved):
+            results = [outcome if place in new else result for place, result in enumerate(results)]
+    return results
+
+
+def _claimed(ledger: Ledger, requests: Sequence[PartitionRequest]) -> dict[str, Begun]:
+    """The transactions that requests have already, by claim key."""
+    txids = ledger.claimed([request.claim.key for request in requests])
+    records = {record.txid: record for record in ledger.records(txids.values())} if txids else {}
+    return {key: Begun(record=records.get(txid), txid=txid, new=False) for key, txid in txids.items()}
+
+
+def _too_early(topology: Topology, request: PartitionRequest, now: datetime) -> TridentError | None:
+    """Why the partition cannot be asked for now."""
+    partitions = bound_to(topology)
+    try:
+        require_complete(partitions, partitions.parse(request.key), now)
+    except (ConfigurationError, IncompletePartitionError) as error:
+        return error
+    return None
+
+
+def _seen(ledger: Ledger, requests: Sequence[PartitionRequest]) -> dict[str, SeenPartition]:
+    keys = sorted(request.key for request in requests if request.key is not None)
+    if len(keys) == 1:
+        return {keys[0]: ledger.partition(keys[0])}
+    return ledger.seen_partitions(keys[0], keys[-1]) if keys else {}
+
+
+def _with_begun(
+    results: list[PartitionAnswer], places: Sequence[int], outcome: Sequence[Begun]
+) -> list[PartitionAnswer]:
+    """:param places: of the requests that the step was for; `outcome`: of the first ones."""
+    for place, begun in zip(places, outcome, strict=False):
+        results[place] = begun
+        if begun.new:
+            reached(Milestone.BEGUN, begun.txid)
+    return results
 
 
 def bound_to(topology: Topology) -> Partitions:
@@ -225,40 +311,30 @@ class _Sources:
 
 
 def _asked(
-    ledger: Ledger, sources: _Sources, request: PartitionRequest, max_pending: int, attempt_by: Owner | str
-) -> PartitionResult | PartitionMoved | None:
-    """One look at the ledger and the sources, and one step. None: others were faster."""
+    ledger: Ledger, sources: _Sources, request: PartitionRequest, seen: SeenPartition
+) -> AskedPartition | PartitionAnswer:
+    """One look at the sources, and a step if the partition's last transaction serves the request. An
+    :class:`AskedPartition`: a new one is to begin. None: others were faster."""
     key = sources.partition.key
-    seen = ledger.partition(key)
-    if may_refresh(seen.entry, seen.tx) and seen.tx is not None:
-        now = sources.look(seen.tx.metadata)
-        sources.require(now, seen, request)
-        if not changed(sources.coordinators, seen.tx.metadata, now):
-            return ledger.join(seen.tx.txid, key, claim=request.claim)
-        return ledger.refresh(
-            seen.tx.txid, key, now, f"partition {key} as it is, for {request.claim.key}", claim=request.claim
-        )
-    if not may_begin(seen.entry, seen.tx):
+    is_open = may_refresh(seen.entry, seen.tx)
+    if not is_open and not may_begin(seen.entry, seen.tx):
         return PartitionUnderWay(key, seen.entry.tx)
-    now = sources.look(seen.committed.metadata if seen.committed is not None else {})
-    if not sources.require(now, seen, request) and not request.redo:
+    before = seen.tx if is_open else seen.committed
+    try:
+        now = sources.look(before.metadata if before is not None else {})
+        change = sources.require(now, seen, request)
+        is_same = is_open and before is not None and not changed(sources.coordinators, before.metadata, now)
+    except TridentError as error:
+        return error
+    if is_open and before is not None:
+        is_served = is_same and (not request.redo or before.attempt == NO_ATTEMPT)
+        if is_served:
+            return ledger.join(before.txid, key, claim=request.claim)
+        reason = request.reason or f"partition {key} as it is, for {request.claim.key}"
+        return ledger.refresh(before.txid, key, now, reason, claim=request.claim)
+    if not change and not request.redo:
         return PartitionUnchanged(key, seen.committed_txid)
-    requested = AskedPartition(partition=sources.partition, seen=seen.entry, metadata=now)
-    plan = sources.topology.compile().digest
-    outcome = ledger.begin(
-        NextBatches(
-            [request.claim],
-            max_pending=max_pending,
-            attempt_by=attempt_by,
-            plan=plan,
-            partitions={request.claim.key: requested},
-        )
-    )
-    return outcome[0] if isinstance(outcome, tuple) and outcome else _not_begun(outcome)
-
-
-def _not_begun(outcome: object) -> NotBegun | None:
-    return None if isinstance(outcome, tuple) else outcome  # type: ignore[return-value]
+    return AskedPartition(partition=sources.partition, seen=seen.entry, metadata=now, reason=request.reason)
 
 
 def not_begun(topology: str, key: str, outcome: PartitionUnderWay | NotBegun) -> TransitionError:

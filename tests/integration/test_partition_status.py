@@ -10,7 +10,6 @@ import pytest
 
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.ledger.ledger import MemoryLedger
-from airflow_trident.protocol.partitions import Partitions
 from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.partition_status import (
@@ -96,8 +95,3 @@ def test_what_the_ledger_has_forgotten_is_committed(tmp_path: Path) -> None:
         first, *_ = statuses = partition_statuses(ledger, DAYS, clock=lambda: NOW)
         assert (first.status, first.rows, first.committed_txid) == (KeyStatus.COMMITTED, None, 1)
         assert not [status.key for status in changed_sources(ledger, topology, statuses) if status.change]
-
-
-def test_partitions_are_read_from_a_definition_without_the_code() -> None:
-    week = Partitions("week", begin="2026-W01", timezone="America/New_York", column="of")
-    assert Partitions.described(week.describe(), week.begin) == week

@@ -169,6 +169,7 @@ def _new_record(
         },
         carried={} if request else {name: value for name, value in position.items() if name not in metadata},
         partition=revision(request) if request else None,
+        accepted=(request.reason,) if request and request.reason else (),
         claim=claim,
         op=snap.op,
         owner=owner,
