@@ -121,6 +121,10 @@ class BoundCoordinator(KeyedCoordinator):
             return PartitionChange(gone=("all of it",)) if present is None else PartitionChange(new=("all of it",))
         return self.coordinator.compared(former, present)
 
+    def expired(self, metadata: Json) -> tuple[str, ...]:
+        inner = _batch(metadata)
+        return () if inner is None else self.coordinator.expired(inner)
+
     def size_bytes(self, metadata: Json) -> int | None:
         inner = _batch(metadata)
         return 0 if inner is None else self.coordinator.size_bytes(inner)

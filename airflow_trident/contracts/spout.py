@@ -192,6 +192,11 @@ class Coordinator(Closing):
         """For bound topologies: what has changed in a partition between two results of :meth:`partition`."""
         return PartitionChange() if before == now else PartitionChange(other=("the source",))
 
+    def expired(self, metadata: Json) -> tuple[str, ...]:
+        """For bound topologies: which parts of a partition the source may have lost before it gave `metadata`. They are
+        refused as what is gone, if nothing says what an earlier transaction read."""
+        return ()
+
     def size_bytes(self, metadata: Json) -> int | None:
         """About how many bytes a batch has, from its metadata alone; None: unknown. From this a drain decides how many
         transactions go together; without it, from what the last ones read."""

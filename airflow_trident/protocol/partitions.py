@@ -102,7 +102,7 @@ class Partitions:
 
     def __post_init__(self) -> None:
         _set(self, step=_member(PartitionStep, self.step, "step"))
-        _set(self, column=self.column or str(self.step), complete_after=_duration(self.complete_after))
+        _set(self, column=self.column or str(self.step), complete_after=duration("complete_after", self.complete_after))
         for name in ("empty", "gone"):
             _set(self, **{name: _member(OnMissing, getattr(self, name), name)})
         if isinstance(self.lookback, bool) or not isinstance(self.lookback, int) or self.lookback < 0:
@@ -282,12 +282,17 @@ def require_zone(name: str) -> None:
         ) from error
 
 
-def _duration(value: timedelta | str) -> timedelta:
+def duration(name: str, value: timedelta | str) -> timedelta:
+    """A timedelta, or a text such as "2h".
+
+    :param name: of the option.
+    :raises PlanError: it is neither, or negative.
+    """
     match = _DURATION.match(value) if isinstance(value, str) else None
     if match:
         value = timedelta(**{_UNITS[match[2]]: int(match[1])})
     if not isinstance(value, timedelta) or value < timedelta():
-        raise PlanError(f"complete_after is {value!r}", 'Give a timedelta, or a text such as "2h", "30m" or "1d".')
+        raise PlanError(f"{name} is {value!r}", 'Give a timedelta, or a text such as "2h", "30m" or "1d".')
     return value
 
 

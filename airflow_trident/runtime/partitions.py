@@ -285,19 +285,31 @@ class _Sources:
         """
         rules = bound_to(self.topology)
         change = self.since(seen, now)
-        if change.gone and (request.gone or rules.gone) is OnMissing.ERROR:
-            shown = ", ".join(change.gone[:_SHOWN])
-            raise SourceGoneError(
-                f"transaction {seen.committed_txid} read parts of the partition {self.partition.key} that are gone: "
-                f"{len(change.gone)} ({shown})",
-                'Restore them; or ask for the partition with gone="take", and it loses their rows.',
-            )
+        if (request.gone or rules.gone) is OnMissing.ERROR:
+            if change.gone:
+                raise SourceGoneError(
+                    f"transaction {seen.committed_txid} read parts of the partition {self.partition.key} that are "
+                    f"gone: {_listed(change.gone)}",
+                    'Restore them; or ask for the partition with gone="take", and it loses their rows.',
+                )
+            if seen.committed is None and (expired := self._expired(now)):
+                raise SourceGoneError(
+                    f"rows of the partition {self.partition.key} may have expired: {_listed(expired)}",
+                    'Restore them; or ask for the partition with gone="take", and it has what is there.',
+                )
         if not any(map(has_data, now.values())) and (request.empty or rules.empty) is OnMissing.ERROR:
             raise EmptyPartitionError(
                 f"no source of topology {self.topology.name!r} has data of the partition {self.partition.key}",
                 'Deliver them; or ask for the partition with empty="take", and it becomes empty.',
             )
         return change
+
+    def _expired(self, now: Metadata) -> tuple[str, ...]:
+        every = []
+        for name, coordinator in self.coordinators.items():
+            with spout_code(name):
+                every += [f"{name}: {part}" for part in coordinator.expired(now[name])]
+        return tuple(every)
 
     def since(self, seen: SeenPartition, now: Metadata) -> PartitionChange:
         """The change since the last COMMITTED transaction."""
@@ -308,6 +320,10 @@ class _Sources:
         # The record is pruned, and the index has a digest.
         is_same = seen.committed_src == source_digest(now)
         return PartitionChange() if is_same else PartitionChange(other=(self.partition.key,))
+
+
+def _listed(parts: tuple[str, ...]) -> str:
+    return f"{len(parts)} ({', '.join(parts[:_SHOWN])})"
 
 
 def _asked(

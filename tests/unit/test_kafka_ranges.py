@@ -30,7 +30,8 @@ from airflow_trident.spouts.kafka.ranges import (
     resumed,
     unproved,
 )
-from airflow_trident.spouts.kafka.spout import KafkaSpout, KafkaTopics
+from airflow_trident.spouts.kafka.spout import KafkaSpout
+from airflow_trident.spouts.kafka.topics import KafkaTopics
 from airflow_trident.types import Json
 
 backlogs = st.dictionaries(

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_trident.closeable import Closing
@@ -50,6 +51,7 @@ _OF_CONSUMERS = (
     "session.timeout", "queued.", "check.crcs", "max.partition.fetch",
 )  # fmt: skip
 _LAGGING_S = 5.0
+_FOREVER_MS = 1000 * 365 * 86_400_000
 _EVENT_WAIT_S = 0.1
 _PROVED_AT_ONCE = 500
 _PROVING = {"enable.partition.eof": True, "fetch.wait.max.ms": 10, "fetch.message.max.bytes": 1000,
@@ -160,10 +162,23 @@ class KafkaCluster(Closing):
         }
 
     def is_compacted(self, topic: str) -> bool:
+        return "compact" in self._config(topic)["cleanup.policy"]
+
+    def keeps_for(self, topic: str) -> timedelta | None:
+        """So long a topic keeps its records. None: it depends on their number, too."""
+        config = self._config(topic)
+        if "delete" not in config["cleanup.policy"]:
+            return timedelta.max
+        if int(config["retention.bytes"]) >= 0:
+            return None
+        age_ms = int(config["retention.ms"])
+        return timedelta(milliseconds=age_ms) if 0 <= age_ms < _FOREVER_MS else timedelta.max
+
+    def _config(self, topic: str) -> dict[str, str]:
         resource = self._admin_module.ConfigResource("topic", topic)
         with driver_errors(self._what):
             (answer,) = self._admin.describe_configs([resource], request_timeout=self._timeout_s).values()
-            return "compact" in str(answer.result(self._timeout_s)["cleanup.policy"].value)
+            return {name: str(entry.value) for name, entry in answer.result(self._timeout_s).items()}
 
     def record_bytes(self, ranges: Mapping[TopicPartition, OffsetRange], sample: int = 300) -> float:
         """The mean size of a record, from a sample at the beginnings of the ranges; 0 if no record came in time."""

@@ -6,20 +6,20 @@ Executors read the ranges with librdkafka and account for each offset (:mod:`air
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.spout import Coordinator, Emitter, OnDataLoss, Split, Spout, one_of, require_at_least
-from airflow_trident.errors import ConfigurationError, SourceChangedError
-from airflow_trident.io import connections
+from airflow_trident.errors import ConfigurationError, PlanError, SourceChangedError
 from airflow_trident.io.database_limits import KAFKA
 from airflow_trident.io.datasets import Dataset, topic_dataset
 from airflow_trident.protocol.outcomes import Lag
-from airflow_trident.spouts.kafka.consumer import KafkaCluster, RecordedRange, SplitReader, TopicGoneError
+from airflow_trident.protocol.partitions import Partitions, duration
+from airflow_trident.spouts.kafka.bound import BoundKafka
+from airflow_trident.spouts.kafka.consumer import KafkaCluster, RecordedRange, SplitReader
 from airflow_trident.spouts.kafka.ranges import (
     FirstPoll,
     KafkaBatch,
@@ -28,13 +28,13 @@ from airflow_trident.spouts.kafka.ranges import (
     TopicPartition,
     batch_of,
     following,
-    lags,
     limited,
     packs,
     pieces,
     resumed,
     unproved,
 )
+from airflow_trident.spouts.kafka.topics import BatchOptions, KafkaTopics, milliseconds
 from airflow_trident.types import Field, FieldSpec, Json, Schema, parse_declared
 
 if TYPE_CHECKING:
@@ -52,7 +52,6 @@ _TYPES = {
     "header_keys": ("array<string>",),
     "header_values": ("array<binary>",),
 }
-_CALLBACKS = ("error_cb", "throttle_cb", "stats_cb", "log_cb", "oauth_cb", "on_commit")
 
 
 class KafkaSpout(Spout):
@@ -80,6 +79,10 @@ class KafkaSpout(Spout):
         default ``continue`` if `opaque`.
     :param split_rows: a larger range is read in several splits.
     :param timeout_s: how long to wait for the cluster.
+    :param time: in a topology that is bound to partitions: ``"timestamp"``, the time of a record, says in which one it
+        is. `first_poll` and the limits of a batch mean nothing then.
+    :param slack: how late a record may come: one of a partition may be behind records that are so much younger than
+        the partition's end. A timedelta, or a text such as ``"10m"``.
     :raises ConfigurationError: an argument is wrong, or arguments contradict each other.
     """
 
@@ -103,6 +106,8 @@ class KafkaSpout(Spout):
         on_data_loss: OnDataLoss | str | None = None,
         split_rows: int = DEFAULT_SPLIT_ROWS,
         timeout_s: float = KAFKA.answer_s,
+        time: str = "",
+        slack: timedelta | str = timedelta(),
     ) -> None:
         who = type(self).__name__
         self.opaque = opaque
@@ -123,7 +128,7 @@ class KafkaSpout(Spout):
             raise ConfigurationError(f"{who} with start_time={start_time}", "Give it a time zone.")
         self._deciding = BatchOptions(
             first_poll=first,
-            start_ms=_milliseconds(start_time) if start_time else None,
+            start_ms=milliseconds(start_time) if start_time else None,
             max_rows=max_rows,
             max_bytes=max_bytes,
             committed=one_of(who, "isolation", isolation, ("read_committed", "read_uncommitted")) == "read_committed",
@@ -134,12 +139,32 @@ class KafkaSpout(Spout):
         )
         self.schema = _declared(who, fields)
         self._split_rows = split_rows
+        if time:
+            one_of(who, "time", time, ("timestamp",))
+        self.needs_partitions = bool(time)
+        self._slack = duration("slack", slack)
+        if self._slack and not time:
+            raise ConfigurationError(f"{who} with slack, and without time", 'Add time="timestamp", or leave it out.')
+
+    def bound(self, partitions: Partitions) -> BoundKafka:
+        """
+        :raises PlanError: nothing says in which partition a record is.
+        """
+        if not self.needs_partitions:
+            raise PlanError(
+                f"{self.describe()} in a bound topology: nothing says in which {partitions.step} a record is",
+                'Name the time of the records: time="timestamp".',
+            )
+        return BoundKafka(self, self._reader, self._reach, self._deciding, self._slack, partitions)
+
+    def _reader(self, fields: Schema) -> KafkaEmitter:
+        return KafkaEmitter(self._reach.resolved(), fields, self._deciding, self._split_rows, not self.opaque)
 
     def coordinator(self) -> KafkaCoordinator:
         return KafkaCoordinator(self._reach, self._deciding)
 
     def emitter(self) -> KafkaEmitter:
-        return KafkaEmitter(self._reach.resolved(), self.schema, self._deciding, self._split_rows, not self.opaque)
+        return self._reader(self.schema)
 
     def lineage_datasets(self, metadata: Json) -> tuple[Dataset, ...]:
         """The topics in the batch, even if `pattern` matches others by now."""
@@ -157,83 +182,6 @@ class KafkaSpout(Spout):
 
 def _on_data_loss(opaque: bool) -> OnDataLoss:
     return OnDataLoss.CONTINUE if opaque else OnDataLoss.ERROR
-
-
-@dataclass(frozen=True, kw_only=True)
-class KafkaTopics:
-    """The topics of a cluster. `settings` may contain secrets."""
-
-    topics: tuple[str, ...]
-    pattern: str | None
-    conn_id: str | None
-    settings: Mapping[str, Any] = field(repr=False)
-    who: str
-
-    def require_complete(self) -> None:
-        if bool(self.topics) == (self.pattern is not None):
-            raise ConfigurationError(f"{self.who} needs either topics or a pattern", "Give it one of them.")
-        if self.pattern is not None:
-            try:
-                re.compile(self.pattern)
-            except re.error as error:
-                raise ConfigurationError(f"{self.who} with pattern={self.pattern!r}: {error}", "Mend it.") from error
-        if self.conn_id is None and "bootstrap.servers" not in self.settings:
-            raise ConfigurationError(
-                f"{self.who} does not know its cluster", 'Give it conn_id="kafka_default" or bootstrap_servers.'
-            )
-
-    def describe(self) -> str:
-        return f"{self.who}({', '.join(self.topics) if self.pattern is None else f'pattern {self.pattern}'})"
-
-    def wants(self, topic: str) -> bool:
-        """A pattern leaves out the cluster's own topics."""
-        if self.pattern is None:
-            return topic in self.topics
-        return not topic.startswith("__") and re.fullmatch(self.pattern, topic) is not None
-
-    def require_group(self) -> None:
-        """:raises ConfigurationError: the settings name no consumer group."""
-        if "group.id" not in self.settings:
-            raise ConfigurationError(
-                f'{self.describe()} with first_poll="uncommitted_..." does not know which consumer group is asked',
-                'Give it config={"group.id": ...}, or add group.id to the extras of the connection.',
-            )
-
-    def resolved(self, *, required: bool = True) -> KafkaTopics:
-        """The same with the connection's settings.
-
-        :raises ConfigurationError: `required`, and the connection is unknown; or the connection cannot be used.
-        """
-        connection = connections.resolve_if(self.conn_id, required=required)
-        if connection is None:
-            return self
-        settings = {**connection.extra, **self.settings}
-        if "bootstrap.servers" not in settings:
-            raise ConfigurationError(
-                f"the connection {self.conn_id!r} does not say bootstrap.servers in its extras", "Add it there."
-            )
-        if callbacks := [name for name in _CALLBACKS if isinstance(settings.get(name), str)]:
-            raise ConfigurationError(
-                f"the connection {self.conn_id!r} names a function as {callbacks[0]}, which is not looked up here",
-                f"Give the spout the function itself, as in config={{{callbacks[0]!r}: function}}.",
-            )
-        return replace(self, conn_id=None, settings=settings)
-
-    def open(self, timeout_s: float) -> KafkaCluster:
-        return KafkaCluster(self.resolved().settings, self.describe(), timeout_s)
-
-
-@dataclass(frozen=True, kw_only=True)
-class BatchOptions:
-    """The options by which batches are decided; see the parameters of :class:`KafkaSpout`."""
-
-    first_poll: FirstPoll
-    start_ms: int | None
-    max_rows: int
-    max_bytes: int | None
-    committed: bool
-    on_data_loss: OnDataLoss
-    timeout_s: float
 
 
 @dataclass(frozen=True)
@@ -287,7 +235,7 @@ class KafkaCoordinator(Coordinator):
             before, ranges={place: each for place, each in before.ranges.items() if self.source.wants(place.topic)}
         )
         with self.source.open(self.options.timeout_s) as cluster:
-            logs = cluster.retried(lambda: self._logs(cluster, read), lambda logs: not lags(read, logs))
+            logs = self.source.logs(cluster, read, committed=self.options.committed)
             begins, lost = resumed(read, logs, cluster.cuts(unproved(read, logs)))
             if previous is None:
                 begins = self._first(cluster, logs)
@@ -303,18 +251,6 @@ class KafkaCoordinator(Coordinator):
                 return None
             chosen = limited(every, self._max_rows(cluster, new, max_bytes), txid)
         return replace(following(before, logs, begins, chosen, self.source.wants), lost=lost)
-
-    def _logs(self, cluster: KafkaCluster, before: KafkaBatch) -> dict[TopicPartition, LogOffsets]:
-        """
-        :raises SourceUnavailableError: a topic in `topics` does not exist and never did.
-        """
-        topics = {name: count for name, count in cluster.topics().items() if self.source.wants(name)}
-        if missing := [name for name in self.source.topics if name not in topics and name not in before.ids]:
-            raise TopicGoneError(
-                f"{self.source.describe()}: there is no topic {missing[0]!r}", "Make it, or correct its name."
-            )
-        places = [TopicPartition(name, number) for name in sorted(topics) for number in range(topics[name])]
-        return cluster.logs(places, committed=self.options.committed)
 
     def _first(self, cluster: KafkaCluster, logs: Mapping[TopicPartition, LogOffsets]) -> dict[TopicPartition, int]:
         first, places = self.options.first_poll, sorted(logs)
@@ -403,11 +339,6 @@ def _body(batch: KafkaBatch, place: TopicPartition, part: OffsetRange) -> Json:
         "from": part.begin,
         "to": part.end,
     }
-
-
-def _milliseconds(moment: datetime) -> int:
-    """Since 1970: the first one that is not before `moment`. Brokers take negative numbers for the ends of a log."""
-    return max(0, -((datetime.fromtimestamp(0, UTC) - moment) // timedelta(milliseconds=1)))
 
 
 def _settings(bootstrap_servers: str | None, config: Mapping[str, Any] | None) -> dict[str, Any]:
