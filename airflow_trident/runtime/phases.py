@@ -404,12 +404,15 @@ def require_not_late(topology: Topology, txid: int, committed: int) -> None:
     """
     if committed < txid:
         return
+    cure = "It stays SKIPPED; only rebuilding the state from its sources can take it in."
+    if topology.partitions is not None:
+        cure = "Ask for its partition again."
     for name, spec in topology.states.items():
         if not spec.commutes:
             raise LateBatchError(
                 f"transaction {txid} was passed (later ones may commit since it was SKIPPED; all up to {committed} are "
                 f"done) and state {name!r} depends on the order of batches",
-                "It stays SKIPPED; only rebuilding the state from its sources can take it in.",
+                cure,
             )
 
 

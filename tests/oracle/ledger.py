@@ -243,7 +243,7 @@ class OracleLedger(OracleStates, OracleGroups, OraclePartitions):
             record = self._existing(member)
             if record.status is Status.COMMITTING:
                 raise batch_in_place(record.txid, record.attempt)
-            self._require_not_superseded(record)
+            self._require_may_come(record)
             self._require_not_passed_over(record)
             replays = replays or record.status in (Status.FAILED, Status.SKIPPED)
         return self._new_attempt(record, Owner.of(owner), metadata_of, plan, replays=replays)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from airflow_trident.errors import SupersededError
+from airflow_trident.errors import LateBatchError, SupersededError
 from airflow_trident.ledger.answers import AskedPartition, Begun
 from airflow_trident.protocol.partition_keys import NO_ENTRY, PartitionEntry, SeenPartition, source_digest
 from airflow_trident.protocol.records import NOBODY, Claim, PartitionRevision, Status, TxRecord, move
@@ -69,11 +69,13 @@ class OraclePartitions:
             if entry.tx == record.txid:
                 self._entries[key] = replace(entry, tx=entry.before, src=entry.before_src)
 
-    def _require_not_superseded(self, record: TxRecord) -> None:
+    def _require_may_come(self, record: TxRecord) -> None:
         for key in record.partitions:
             entry = self._entries[key]
             if record.status is Status.SKIPPED and entry.tx > record.txid:
                 raise SupersededError(f"transaction {entry.tx} has the partition {key}", "Ask for it.")
+            if record.status is Status.SKIPPED and record.txid <= self._committed:
+                raise LateBatchError(f"transaction {record.txid} was passed", "Ask for its partition.")
 
     def join(self, txid: int, key: str, *, claim: Claim) -> Begun | None:
         with self._changed:

@@ -108,7 +108,8 @@ def _staged(world: World, ledger: ZNodeLedger, started: Sequence[TxRecord]) -> N
         )
         for one in started
     ]
-    engine = replace(world.engine(), merges=world.random.random() < MERGED)
+    merges = not world.kind.bound and world.random.random() < MERGED
+    engine = replace(world.engine(), merges=merges)
     manifest = engine.run_group(jobs) if len(jobs) > 1 else engine.run(jobs[0])
     area = world.area()
     staged = area.publish_group(manifest, chunk_bytes=ledger.chunk_bytes)
@@ -139,7 +140,7 @@ def commit_tickets(world: World, ledger: ZNodeLedger, tickets: Sequence[CommitTi
         world.note(f"{[one.txid for one in tickets]}: {error.message}; emitted again")
         _pass(world, ledger, tickets)
         return
-    if world.random.random() < 0.3:
+    if world.random.random() < 0.3 and not world.kind.bound:
         _committed_and_begun(world, ledger, tickets)
     else:
         ledger.committed(tickets, retention=world.retention)

@@ -30,7 +30,8 @@ from airflow_trident.runtime.phases import Attempts
 from airflow_trident.runtime.repair import take_back
 from airflow_trident.types import Json
 from tests.fixtures import single
-from tests.simulation.group_jobs import GROUP_JOBS
+from tests.simulation.day_jobs import DAY_JOBS, EXPECTED, ask_together, close
+from tests.simulation.group_jobs import GROUP_JOBS, coordinate_group
 from tests.simulation.kinds import Kind
 from tests.simulation.scheduler import Killed
 from tests.simulation.world import Process, World
@@ -206,6 +207,7 @@ restored ledger by accident, because its version numbers are used again."""
 RIGHT: dict[Job, Errors] = {
     command: (UnknownTopologyError,),
     taken_back: (UnknownTopologyError,),
+    close: (UnknownTopologyError,),
     **dict.fromkeys(GROUP_JOBS, (UnknownTopologyError, TransitionError)),
 }
 """They look first, and may find later that there was no topology yet, or that another process was faster."""
@@ -231,7 +233,10 @@ def do_one(world: World, place: int) -> None:
 @functools.cache
 def _chances(kind: Kind, rough: float) -> tuple[list[Job], list[float]]:
     """The jobs of such a history, and their cumulative weights."""
-    weights = {**JOBS, **GROUP_JOBS} if kind.groups else JOBS
+    weights = {**JOBS, **GROUP_JOBS} if kind.groups else {**JOBS}
+    if kind.bound:
+        weights |= {**DAY_JOBS, ask_together: weights.get(coordinate_group, 0.0)}
+        weights |= dict.fromkeys((coordinate, coordinate_group), 0.0)
     return list(weights), list(accumulate(weight * _often(kind, rough, job) for job, weight in weights.items()))
 
 
@@ -253,9 +258,13 @@ def expected(world: World, what: str, error: TridentError, also: Errors = ()) ->
     """:raises Broken: no interleaving may lead to this error."""
     world.note(f"{what}: {type(error).__name__} {error.message}")
     fine: Errors = (RetryableError, FencedError, UserCodeError, *also)
+    if world.kind.bound:
+        fine += EXPECTED
     if world.judge.restored:
         fine += (CorruptError, TransitionError)  # attempts and txids are used a second time
     if isinstance(error, ConfigurationError) and "was emitted again" in error.message and world.loses_staged:
+        return
+    if world.kind.bound and isinstance(error, TransitionError) and "closed for good" in error.message:
         return
     if isinstance(error, LateBatchError):
         if not world.judge.skips:

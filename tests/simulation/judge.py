@@ -179,7 +179,7 @@ class Judge:
             return
         if (old.metadata, old.carried, old.claim) != (new.metadata, new.carried, new.claim):
             again = new.attempt == old.attempt + 1 and new.claim == old.claim
-            if not (self.opaque and again and txid > pointer.committed):
+            if not (self._may_change(old, new) and again and txid > pointer.committed):
                 self.broken("P2", f"the batch of {txid} changed from {old.metadata} to {new.metadata}")
         self._attempt_changed(txid, old, new)
         both = self.group > 1 and (old.status, new.status) == (Status.PROCESSING, Status.COMMITTING)
@@ -196,6 +196,10 @@ class Judge:
             self.broken("P8", f"the commit of {txid} was taken back and a state has it")
         if new.status is Status.SKIPPED and (new.touched or any(self._has(store, txid) for store in self._all())):
             self.broken("P8", f"{txid} is SKIPPED and a state may hold it")
+
+    def _may_change(self, old: TxRecord, new: TxRecord) -> bool:
+        """May a new attempt have another batch?"""
+        return self.opaque
 
     @staticmethod
     def _is_of(txid: int, attempt: int, manifest: str) -> bool:
@@ -297,7 +301,7 @@ class Judge:
 
     def _pruned(self, txid: int) -> None:
         record = self.records.pop(txid, None)
-        if record is not None and record.status is not Status.COMMITTED and not self.silent:
+        if record is not None and not record.status.is_final and not self.silent:
             self.broken("P10", f"the record of {txid} was pruned while it was {record.status}")
 
     # ---- the rest of the world -----------------------------------------------------------------------------------
@@ -335,12 +339,7 @@ class Judge:
             self.broken("P8", f"state {name} got {ticket.txid}, whose commit was taken back, by fence {ticket.fence}")
         if self.levels and not self.opaque:  # an opaque batch may be one that a newer attempt replaces
             self._follows("P7", name, store, ticket.txid)
-        lower = {
-            txid: batch
-            for txid, batch in self.done.items()
-            if txid < ticket.txid and txid not in self.lost.get(name, ())
-        }
-        lacks = [txid for txid, batch in lower.items() if any(not store.records[one] for one in batch)]
+        lacks = self._lacks(name, store, ticket.txid)
         if lacks and not (self.levels and name in FED):
             self.broken("P11", f"state {name} got {ticket.txid} and lacks {lacks}, which are COMMITTED")
         if name in self.ordered and not self.levels and list(store.order) != sorted(store.order):
@@ -350,6 +349,14 @@ class Judge:
             waits = found is not None and not found.status.lets_others_pass and lower > self.pointer.committed
             if waits and not self._has(store, lower):
                 self.broken("P6", f"state {name} got {ticket.txid} before {lower}")
+
+    def step_ended(self, name: str, store: Store) -> None:
+        """A step of a state has ended, of one transaction or of a group."""
+
+    def _lacks(self, name: str, store: Store, txid: int) -> list[int]:
+        lost = self.lost.get(name, ())
+        lower = {one: batch for one, batch in self.done.items() if one < txid and one not in lost}
+        return [one for one, batch in lower.items() if any(not store.records[record] for record in batch)]
 
     def _follows(self, promise: str, name: str, store: Store, txid: int) -> None:
         """The state has what follows from the COMMITTED transactions up to this one, and from this one."""

@@ -20,7 +20,8 @@ class Kind:
     transactions are begun, processed and committed together. `chunks`: some processes keep small staged batches in the
     ledger, others do not. `ready`: runs begin with a ready sensor, or are made by the events of a batch trigger; in
     some all runs are given up at the end, and only new ones can commit what they left. `levels`: new values of a state
-    feed the second one, and those of the second one a third.
+    feed the second one, and those of the second one a third. `bound`: the topology is bound to days, whose sources
+    change all the time.
     """
 
     opaque: bool = False
@@ -36,11 +37,12 @@ class Kind:
     chunks: bool = False
     ready: bool = False
     levels: bool = False
+    bound: bool = False
 
     @property
     def in_order(self) -> bool:
         """Is what was skipped and passed lost, because a state cannot take it any more?"""
-        return self.ordered or self.levels
+        return self.ordered or self.levels or self.bound
 
 
 KINDS: dict[str, Kind] = {
@@ -53,12 +55,14 @@ KINDS: dict[str, Kind] = {
     "levels": Kind(levels=True),
     "levels-opaque": Kind(levels=True, opaque=True),
     "taken-back": Kind(taken_back=True),
+    "bound": Kind(bound=True),
     "groups": Kind(groups=True),
     "chunks": Kind(chunks=True),
     "chunks-opaque": Kind(chunks=True, opaque=True),
     "groups-chunks": Kind(groups=True, chunks=True),
     "groups-taken-back": Kind(groups=True, taken_back=True),
     "groups-restored": Kind(groups=True, restores=True),
+    "groups-bound": Kind(groups=True, bound=True),
     "tasks": Kind(tasks=True),
     "tasks-opaque": Kind(tasks=True, opaque=True),
     "tasks-ordered": Kind(tasks=True, ordered=True),

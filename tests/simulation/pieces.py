@@ -25,6 +25,7 @@ from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.staging.area import StagingArea, as_chunk, reference
 from airflow_trident.staging.manifest import Manifest, Slot, StagedFile, StagedMember, unpack
 from airflow_trident.types import Field, Json, Schema
+from tests.simulation.days import looked_at
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.stores import Rows
 
@@ -289,6 +290,8 @@ class SimCoordinator(Coordinator):
 
 def batch_of(metadata: dict[str, Json]) -> tuple[int, ...]:
     """The records that a transaction's metadata names."""
+    if (look := looked_at(metadata)) is not None:
+        return tuple(look.values())
     of_stream: Any = metadata.get("records", {"from": 0, "to": 0})
     return tuple(range(of_stream["from"], of_stream["to"]))
 
@@ -297,7 +300,7 @@ def batch_of(metadata: dict[str, Json]) -> tuple[int, ...]:
 class SimEngine(Engine):
     """Reads the batch and stages it for each state.
 
-    :param begun: called with each attempt that is at work.
+    :param begun: called with each attempt that is at work. `reads`: reads a batch at its source.
     :param merges: groups are merged by key, so the rows of a member cannot be told from those of others.
     """
 
@@ -306,6 +309,7 @@ class SimEngine(Engine):
     poison: float
 
     merges: bool = False
+    reads: Callable[[dict[str, Json]], None] = lambda metadata: None
     name = "simulated"
     takes_groups = True
 
@@ -315,6 +319,7 @@ class SimEngine(Engine):
         scheduler.step()
         if scheduler.random.random() < self.poison:
             raise UserCodeError("poison", "Mend it.")
+        self.reads(job.metadata)
         rows = Rows(batch_of(job.metadata))
         write = partial(self.area.write, kept_bytes=job.chunk_bytes)
         files = tuple(write(job.slot, sink.name, rows) for sink in job.plan.staged)
@@ -327,6 +332,8 @@ class SimEngine(Engine):
         scheduler.step()
         if scheduler.random.random() < self.poison:
             raise UserCodeError("poison", "Mend it.")
+        for job in jobs:
+            self.reads(job.metadata)
         batches = [batch_of(job.metadata) for job in jobs]
         begins = [sum(map(len, batches[:number])) for number in range(len(batches))]
         rows = Rows(tuple(record for batch in batches for record in batch))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from airflow_trident.errors import StoreUnavailableError
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.states.core import groups
 from airflow_trident.states.core import marker as marker_module
+from tests.simulation.days import key_of
 from tests.simulation.scheduler import Scheduler
 
 if TYPE_CHECKING:
@@ -48,6 +49,11 @@ class Store:
     def put_back(self, copy: Store) -> None:
         self.marker, self.records, self.last, self.order = copy.marker, Counter(copy.records), copy.last, copy.order
 
+    def leave(self, days: Collection[str]) -> None:
+        """It loses what it has of these days (T13)."""
+        if days:
+            self.records = Counter({item: n for item, n in self.records.items() if key_of(item) not in days})
+
     def take_in(self, batch: Rows, *, replaces: bool, highest: bool) -> None:
         if replaces:
             self.records.subtract(self.last)
@@ -68,7 +74,7 @@ class SimStates(StateFactory):
 
     played: Callable[[], World]
 
-    capabilities = Capabilities(durable=True, atomic=True, opaque=True, groups=True)
+    capabilities = Capabilities(durable=True, atomic=True, opaque=True, groups=True, partitions=True)
 
     @property
     def scheduler(self) -> Scheduler:
@@ -103,9 +109,11 @@ class OpenStore(State):
         wanted = verdict is not marker_module.Verdict.SKIP
         if wanted:
             replaces = verdict is marker_module.Verdict.REPLACE
+            store.leave(() if ticket.bars else ticket.partitions)
             store.take_in(batch, replaces=replaces, highest=ticket.txid == store.marker.high)
         applied = Applied.APPLIED if wanted else Applied.ALREADY
         self.where.played().applied(self.spec.name, store, ticket, batch, applied)
+        self.where.played().judge.step_ended(self.spec.name, store)
         self.where.scheduler.step()
         return applied
 
@@ -124,10 +132,12 @@ class OpenStore(State):
             parts = group.missing(verdicts) if marker_module.Verdict.APPLY in verdicts else []
         store.marker = marker
         for ticket, batch in parts:
+            store.leave(ticket.partitions)
             store.take_in(batch, replaces=False, highest=ticket.txid == marker.high)
         answers = groups.answers(verdicts)
         for ticket, applied in zip(tickets, answers, strict=True):
             self.where.played().applied(self.spec.name, store, ticket, Rows(()), applied)
+        self.where.played().judge.step_ended(self.spec.name, store)
         self.where.scheduler.step()
         return answers
 

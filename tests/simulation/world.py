@@ -20,9 +20,12 @@ from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.runtime.backfill import Selection
 from airflow_trident.runtime.drains import limits
+from airflow_trident.types import Json
 from tests.simulation import levels
 from tests.simulation.clock import SimTime
+from tests.simulation.days import DAYS, DaySpout, Source
 from tests.simulation.judge import Sweep
+from tests.simulation.judge_of_days import JudgeOfDays
 from tests.simulation.judge_of_tasks import JudgeOfTasks
 from tests.simulation.kinds import Kind
 from tests.simulation.pieces import SimArea, SimBatch, SimEngine, SimSpout, SimTree, SimZNodes, Staging
@@ -183,7 +186,22 @@ class World:
         return SimArea(staging, self.scheduler, levels.LevelBatch if self.kind.levels else SimBatch)
 
     def engine(self) -> SimEngine:
-        return SimEngine(self.area(), self.judge.attempt_begins, 0.0 if self.calm else self.poison)
+        poison = 0.0 if self.calm else self.poison
+        return SimEngine(self.area(), self.judge.attempt_begins, poison, reads=self._read)
+
+    def _read(self, metadata: dict[str, Json]) -> None:
+        if self.kind.bound:
+            self.source.require(metadata, self.scheduler.step)
+
+    @property
+    def wanted(self) -> set[int]:
+        """The records that each state must have in the end."""
+        return set(self.source.records()) if self.kind.bound else set(range(self.total))
+
+    @property
+    def source(self) -> Source:
+        assert isinstance(self.judge, JudgeOfDays)
+        return self.judge.source
 
     def ledger(self, incarnation: str = "") -> ZNodeLedger:
         never = 10.0 * MAX_STEPS
@@ -222,7 +240,8 @@ def world_of(seed: int, kind: Kind) -> World:
     stores: tuple[dict[str, Store], dict[str, Store]] = ({}, {})
     retention = chance.choice((1, 2, 50))
     max_pending = chance.choice((1, 2, 10) if kind.opaque else (1, 2, 3, 5))
-    judge = JudgeOfTasks(stores[0], max_pending=max_pending, retention=retention, opaque=kind.opaque)
+    judge_type = JudgeOfDays if kind.bound else JudgeOfTasks
+    judge = judge_type(stores[0], max_pending=max_pending, retention=retention, opaque=kind.opaque)
     tree = SimTree(judge.ledger_step)
     total = chance.randint(3, 9)
     world = World(
@@ -232,7 +251,7 @@ def world_of(seed: int, kind: Kind) -> World:
         judge=judge,
         tree=tree,
         stores=stores,
-        topology=topology_of(kind.opaque, kind.ordered, kind.levels),
+        topology=topology_of(kind.opaque, kind.ordered, kind.levels, kind.bound),
         retention=retention,
         poison=chance.choice((0.0, 0.1, 0.3)),
         rough=4.0 if kind.restores else chance.choice((0.3, 1.0, 4.0)),
@@ -258,15 +277,15 @@ def _tell_judge(world: World) -> None:
 
 
 @functools.cache
-def topology_of(opaque: bool, ordered: bool, in_levels: bool) -> Topology:
+def topology_of(opaque: bool, ordered: bool, in_levels: bool, bound: bool) -> Topology:
     """Built and compiled once in a process: its spout and its states are those of whatever history is played."""
-    topology = Topology("simulated")
+    topology = Topology("simulated", partitions=DAYS if bound else None)
     spout = SimSpout(_played, SpoutKind.OPAQUE if opaque else SpoutKind.TRANSACTIONAL)
-    stream = topology.new_stream("records", spout)
+    stream = topology.new_stream("records", DaySpout(_played) if bound else spout)
     if in_levels:
         levels.build(stream, levels.LevelStates(_played))
         return topology
-    states, records = SimStates(_played), stream.group_by("record")
+    states, records = SimStates(_played), stream.group_by("day, record" if bound else "record")
     records.persistent_aggregate(states, Count(), "n", name="first")
     if ordered:
         records.persistent_aggregate(states, "record", Log(), "log string", name="second")

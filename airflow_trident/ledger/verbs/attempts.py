@@ -18,7 +18,7 @@ from airflow_trident.ledger.verbs import common, topology
 from airflow_trident.ledger.verbs.commits import gate
 from airflow_trident.ledger.verbs.group_steps import Together, require_order
 from airflow_trident.ledger.verbs.opaque import invalidated_above, of_next_attempt, rewrite
-from airflow_trident.ledger.verbs.partitions import require_not_superseded
+from airflow_trident.ledger.verbs.partitions import require_may_come
 from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket, Owner, Status, TxRecord
 
 
@@ -51,6 +51,7 @@ def attempt(
     :raises FencedError: a ticket is void.
     :raises PassedOverError: a txid is SKIPPED, and a commit that went over it has not ended.
     :raises SupersededError: a txid is SKIPPED, and a newer transaction has its partition.
+    :raises LateBatchError: a txid of a bound topology is SKIPPED, and the commit pointer has passed it.
     :raises InvalidatedError: the previous transaction has no batch.
     :raises ConfigurationError: an attempt has to decide a batch, and there is no `metadata_of`.
     """
@@ -79,7 +80,7 @@ def _start(
     tx = common.existing(snap, member)
     if tx.status is Status.COMMITTING:
         raise batch_in_place(tx.txid, tx.attempt)
-    require_not_superseded(snap, tx)
+    require_may_come(snap, tx)
     common.require_not_passed_over(snap, tx)
     replays = replays or tx.status in (Status.FAILED, Status.SKIPPED)
     return _new_attempt(snap, tx, owner, metadata_of, plan, replays=replays)

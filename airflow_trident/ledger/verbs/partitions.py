@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from airflow_trident.errors import SupersededError
+from airflow_trident.errors import LateBatchError, SupersededError
 from airflow_trident.ledger.answers import AskedPartition, Begun
 from airflow_trident.ledger.snapshot import Snapshot, Write
 from airflow_trident.ledger.transact import Change, Unchanged
@@ -155,17 +155,28 @@ def _claiming(snap: Snapshot, claim: Claim, txid: int) -> Create:
 # ---- other verbs' part -----------------------------------------------------------------------------------------
 
 
-def require_not_superseded(snap: Snapshot, tx: TxRecord) -> None:
-    """:raises SupersededError: a newer transaction has its partition."""
+def require_may_come(snap: Snapshot, tx: TxRecord) -> None:
+    """May a SKIPPED transaction of a partition still be attempted? A request for its partition would join it then, so
+    it must be one that can be committed.
+
+    :raises SupersededError: a newer transaction has its partition.
+    :raises LateBatchError: the commit pointer has passed it.
+    """
     if tx.partition is None or tx.status is not Status.SKIPPED:
         return
     key, entry = tx.partition.key, snap.entry(tx.partition.key)
+    topology, cure = snap.topology().name, f"Ask for the partition {key} again."
     if is_superseded(entry, tx):
-        topology = snap.topology().name
         raise SupersededError(
             f"transaction {tx.txid} of topology {topology!r} is SKIPPED, and transaction {entry.tx} has its partition "
             f"{key} now",
-            f"Ask for the partition {key} again.",
+            cure,
+        )
+    if tx.txid <= snap.pointer().committed:
+        raise LateBatchError(
+            f"transaction {tx.txid} of topology {topology!r} is SKIPPED, and was passed: all up to "
+            f"{snap.pointer().committed} are done",
+            cure,
         )
 
 
