@@ -35,6 +35,7 @@ from airflow_trident.ledger.layout import LedgerPaths
 from airflow_trident.ledger.snapshot import Cache, Snapshot, Write
 from airflow_trident.ledger.znodes import Check, Op, WriteRefusedError, ZNodes
 from airflow_trident.protocol import codec
+from airflow_trident.protocol.partition_keys import PartitionEntry
 from airflow_trident.protocol.records import Claim, CommitTicket, Owner, StagedRef, TxRecord
 
 T = TypeVar("T")
@@ -369,11 +370,13 @@ def of_claims(ledger: RunsVerbs, batches: NextBatches, **_: Any) -> Prefetch:
     return Prefetch([*shared, *keys, *bound, *last], paths.pruned())
 
 
-def of_partition(ledger: RunsVerbs, txid: int, key: str, *_: Any, claim: Claim | None = None, **__: Any) -> Prefetch:
+def of_partition(
+    ledger: RunsVerbs, seen: PartitionEntry, key: str, *_: Any, claim: Claim | None = None, **__: Any
+) -> Prefetch:
     """For the unfinished transaction of a partition key."""
     paths = ledger.paths()
     claims = [] if claim is None else [paths.claim(claim.key)]
-    return Prefetch([*paths.about(0), paths.period(key), *claims, paths.tx(txid)])
+    return Prefetch([*paths.about(0), paths.period(key), *claims, paths.tx(seen.tx)])
 
 
 def tickets_and_claims(

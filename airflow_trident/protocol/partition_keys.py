@@ -26,13 +26,14 @@ class PartitionEntry:
     """The entry of a key in the index.
 
     `n`: the number of its last transaction; it only rises. `tx`: the txid of this one, unless it is CLOSED. `src`:
-    digest of its sources. `before` and `before_src`: of the last one that was COMMITTED when it began. `NO_TXID`: there
-    is none.
+    digest of its sources. `looks`: how many requests have looked at them since it began. `before` and `before_src`: of
+    the last one that was COMMITTED when it began. `NO_TXID`: there is none.
     """
 
     n: int
     tx: int = NO_TXID
     src: str = ""
+    looks: int = 0
     before: int = NO_TXID
     before_src: str = ""
 
@@ -101,6 +102,12 @@ def begun(entry: PartitionEntry, tx: TxRecord | None, txid: int, src: str) -> Pa
     """
     last, last_src = (entry.tx, entry.src) if is_committed(entry, tx) else (entry.before, entry.before_src)
     return PartitionEntry(n=entry.n + 1, tx=txid, src=src, before=last, before_src=last_src)
+
+
+def looked(entry: PartitionEntry, src: str) -> PartitionEntry:
+    """The entry after a request has looked at the sources of its transaction. Each look is written, on condition that
+    the entry is as before the look: an older look never replaces a newer one, which may serve another request."""
+    return replace(entry, src=src, looks=entry.looks + 1)
 
 
 def closed(entry: PartitionEntry, txid: int) -> PartitionEntry:

@@ -229,11 +229,14 @@ def refresh_sources(ledger: Ledger, topology: Topology, record: TxRecord, reason
     assert record.partition is not None
     key = record.partition.key
     request = PartitionRequest(key=key, claim=record.claim)
+    seen = ledger.partition(key)
+    if seen.tx is None or (seen.tx.txid, seen.tx.attempt) != (record.txid, record.attempt):
+        return False
     with OpenCoordinators(topology, ledger) as using:
         sources = _Sources(topology, bound_to(topology).parse(key), using.opened())
         now = sources.look(record.metadata)
-        sources.require(now, ledger.partition(key), request)
-    return ledger.refresh(record.txid, key, now, reason) is not None
+        sources.require(now, seen, request)
+    return ledger.refresh(seen.entry, key, now, reason) is not None
 
 
 def changed(coordinators: Mapping[str, Coordinator], before: Metadata, now: Metadata) -> PartitionChange:
@@ -345,9 +348,9 @@ def _asked(
     if is_open and before is not None:
         is_served = is_same and (not request.redo or before.attempt == NO_ATTEMPT)
         if is_served:
-            return ledger.join(before.txid, key, claim=request.claim)
+            return ledger.join(seen.entry, key, claim=request.claim)
         reason = request.reason or f"partition {key} as it is, for {request.claim.key}"
-        return ledger.refresh(before.txid, key, now, reason, claim=request.claim)
+        return ledger.refresh(seen.entry, key, now, reason, claim=request.claim)
     if not change and not request.redo:
         return PartitionUnchanged(key, seen.committed_txid)
     return AskedPartition(partition=sources.partition, seen=seen.entry, metadata=now, reason=request.reason)

@@ -90,8 +90,8 @@ class BoundLedgerAgainstPlainLedger(LedgerAgainstPlainLedger):
 
     @rule(who=WHO, network=NETWORK, key=KEY, beside=st.sampled_from([0, 0, 0, -1]), again=st.integers(0, 2))
     def join(self, who: int, network: Network, key: str, beside: int, again: int) -> None:
-        txid, (claim,) = self.plain.partition(key).entry.tx + beside, self.requests(again)
-        self.both(who, network, lambda ledger: ledger.join(txid, key, claim=claim))
+        entry, (claim,) = self.entry_beside(key, beside), self.requests(again)
+        self.both(who, network, lambda ledger: ledger.join(entry, key, claim=claim))
 
     @rule(
         who=WHO,
@@ -105,15 +105,20 @@ class BoundLedgerAgainstPlainLedger(LedgerAgainstPlainLedger):
     def refresh(
         self, who: int, network: Network, key: str, beside: int, again: int, content: int, claims: bool
     ) -> None:
-        txid, (claim,) = self.plain.partition(key).entry.tx + beside, self.requests(again)
+        entry, (claim,) = self.entry_beside(key, beside), self.requests(again)
         new = metadata_of(key, content)
         asks = claim if claims else None
-        self.both(who, network, lambda ledger: ledger.refresh(txid, key, new, "asked", claim=asks))
+        self.both(who, network, lambda ledger: ledger.refresh(entry, key, new, "asked", claim=asks))
 
     @rule(who=WHO, network=NETWORK, key=KEY)
     def close_transaction(self, who: int, network: Network, key: str) -> None:
         txid = self.plain.partition(key).entry.tx
         self.both(who, network, lambda ledger: ledger.close_transaction(txid, "nobody wants it"))
+
+    def entry_beside(self, key: str, beside: int) -> PartitionEntry:
+        """:param beside: -1: the entry as it was some looks ago."""
+        entry = self.plain.partition(key).entry
+        return replace(entry, looks=entry.looks + beside) if entry.looks else replace(entry, tx=entry.tx + beside)
 
     def requests(self, again: int) -> tuple[Claim]:
         """A request that gets no transaction of its own; or one that has asked before."""

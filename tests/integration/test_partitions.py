@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,11 @@ from airflow_trident.errors import (
     SupersededError,
 )
 from airflow_trident.ledger.answers import Begun
-from airflow_trident.ledger.ledger import MemoryLedger
+from airflow_trident.ledger.ledger import Ledger, MemoryLedger, ZNodeLedger
+from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
+from airflow_trident.ledger.znodes import Create, ReadResult
+from airflow_trident.protocol.partition_keys import PartitionEntry, encode_keys
+from airflow_trident.protocol.partitions import Partition
 from airflow_trident.protocol.records import Claim, Status
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.local import LocalRunner
@@ -27,7 +32,7 @@ from airflow_trident.runtime.milestones import Milestone, told
 from airflow_trident.runtime.partitions import PartitionRequest, PartitionUnderWay, begin_partition
 from airflow_trident.runtime.phases import Attempts, ProcessOutcome, process
 from airflow_trident.topology.topology import Topology
-from tests.fixtures.days import deliver, delivered, shops, sums_of
+from tests.fixtures.days import DAYS, DayCoordinator, deliver, delivered, shops, sums_of
 
 MONDAY, TUESDAY = "2026-11-23", "2026-11-24"
 
@@ -43,7 +48,7 @@ class Days:
         self.folder, self.engine = folder / "in", engine
         self.staging = str(folder / "staging")
         self.topology = shops(self.folder, name=f"shop-{folder.name}")
-        self.ledger = MemoryLedger(self.topology.name)
+        self.ledger: Ledger = MemoryLedger(self.topology.name)
 
     def runner(self) -> LocalRunner:
         return LocalRunner(ledger=self.ledger, topology=self.topology, engine=self.engine, staging_root=self.staging)
@@ -272,6 +277,28 @@ def test_requests_of_one_partition_share_its_unfinished_transaction(days: Days) 
     assert days.sums == days.expected(MONDAY)
 
 
+def test_a_slow_look_never_replaces_a_newer_one(days: Days, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newer one serves a request already, and the attempt of the older one would notice no file that it lacks."""
+    register(days)
+    days.deliver(MONDAY, ("a", 1))
+    days.asked(MONDAY, "first")
+    days.deliver(MONDAY, ("a", 2), name="late")
+    look, requests = DayCoordinator.partition, iter(["newer"])
+
+    def slow(self: DayCoordinator, partition: Partition, known: Any = None) -> Any:
+        seen = look(self, partition, known)
+        for request in requests:
+            days.deliver(MONDAY, ("b", 3), name="latest")
+            assert days.asked(MONDAY, request).txid == 1
+        return seen
+
+    monkeypatch.setattr(DayCoordinator, "partition", slow)
+    assert days.asked(MONDAY, "slow").txid == 1
+    days.emit(1)
+    days.commit(1)
+    assert days.sums == days.expected(MONDAY)
+
+
 def test_a_request_is_not_served_by_a_commit_that_has_begun(days: Days) -> None:
     register(days)
     days.deliver(MONDAY, ("a", 1))
@@ -319,6 +346,49 @@ def test_an_older_transaction_of_a_partition_is_never_committed_after_a_newer_on
     with pytest.raises((SupersededError, LateBatchError)):
         days.emit(2)
     assert days.sums == days.expected(MONDAY, TUESDAY)
+
+
+def test_a_passed_transaction_is_never_attempted_again(days: Days) -> None:
+    """A request would join it, and it could never be committed."""
+    register(days)
+    days.deliver(MONDAY, ("a", 1))
+    days.asked(MONDAY, "first")
+    days.ledger.skip(1, "a person")
+    with pytest.raises(LateBatchError, match="Ask for the partition 2026-11-23 again"):
+        days.ledger.attempt([1], owner="somebody who looked before it was passed")
+
+
+# ---- the index -------------------------------------------------------------------------------------------------
+
+
+class CountedZNodes(MemoryZNodes):
+    nodes = size = 0
+
+    def read(self, paths: Sequence[str] = (), folders: Sequence[str] = ()) -> ReadResult:
+        result = super().read(paths, folders)
+        data = [node.data for node in result.nodes.values() if node is not None]
+        self.nodes, self.size = self.nodes + len(data), self.size + sum(map(len, data))
+        return result
+
+
+def test_a_request_reads_as_much_of_an_index_of_10_000_keys_as_of_one_of_30(days: Days) -> None:
+    read: list[tuple[int, int]] = []
+    every = [DAYS.of(datetime(1999, 11, 1, tzinfo=UTC) + timedelta(days=day)).key for day in range(10_000)]
+    for keys in ([key for key in every if key[:7] == MONDAY[:7]], every):
+        tree = MemoryTree()
+        days.ledger, znodes = ZNodeLedger(MemoryZNodes(tree), days.topology.name), CountedZNodes(tree)
+        register(days)
+        paths, periods = days.ledger.paths(), dict[str, dict[str, PartitionEntry]]()
+        for key in keys:
+            periods.setdefault(paths.period(key), {})[key] = PartitionEntry(n=1, src="0" * 16)
+        MemoryZNodes(tree).multi([Create(path, encode_keys(entries)) for path, entries in periods.items()])
+        days.ledger = ZNodeLedger(znodes, days.topology.name)
+        days.deliver(MONDAY, ("a", 1))
+        assert days.asked(MONDAY, "first").txid == 1
+        days.deliver(MONDAY, ("a", 2))
+        assert days.asked(MONDAY, "second").txid == 1
+        read.append((znodes.nodes, znodes.size))
+    assert read[0] == read[1]
 
 
 def register(days: Days) -> None:

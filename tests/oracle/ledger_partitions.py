@@ -77,22 +77,24 @@ class OraclePartitions:
             if record.status is Status.SKIPPED and record.txid <= self._committed:
                 raise LateBatchError(f"transaction {record.txid} was passed", "Ask for its partition.")
 
-    def join(self, txid: int, key: str, *, claim: Claim) -> Begun | None:
+    def join(self, seen: PartitionEntry, key: str, *, claim: Claim) -> Begun | None:
         with self._changed:
             if claim.key not in self._claims:
-                if not self._is_unfinished(txid, key):
+                if not self._is_unfinished(seen, key):
                     return None
-                self._claims[claim.key] = (txid, claim.run_ms)
+                self._claims[claim.key] = (seen.tx, claim.run_ms)
+                self._entries[key] = replace(seen, looks=seen.looks + 1)
             return self._of_claim(claim)
 
     def refresh(
-        self, txid: int, key: str, metadata: dict[str, Json], reason: str, *, claim: Claim | None = None
+        self, seen: PartitionEntry, key: str, metadata: dict[str, Json], reason: str, *, claim: Claim | None = None
     ) -> Begun | None:
+        txid = seen.tx
         with self._changed:
             if claim is not None and claim.key in self._claims:
                 return self._of_claim(claim)
             record = self._records.get(txid)
-            if record is None or not self._is_unfinished(txid, key):
+            if record is None or not self._is_unfinished(seen, key):
                 return None
             if record.touched or record.status is Status.COMMITTING:
                 return None
@@ -103,15 +105,14 @@ class OraclePartitions:
             status = move(record.status, Status.PROCESSING, txid=txid)
             over = record.with_past_attempt()
             stored = self._store(over, status=status, attempt=record.attempt + 1, accepted=accepted, **changes)
-            self._entries[key] = replace(self._entries[key], src=source_digest(metadata))
+            self._entries[key] = replace(seen, src=source_digest(metadata), looks=seen.looks + 1)
             if claim is not None:
                 self._claims[claim.key] = (txid, claim.run_ms)
             return Begun(record=stored, txid=txid, new=False)
 
-    def _is_unfinished(self, txid: int, key: str) -> bool:
-        entry = self._entries.get(key, NO_ENTRY)
+    def _is_unfinished(self, seen: PartitionEntry, key: str) -> bool:
         done = (None, Status.COMMITTED, Status.SKIPPED, Status.CLOSED)
-        return entry.tx == txid and self._status(entry) not in done
+        return self._entries.get(key, NO_ENTRY) == seen and self._status(seen) not in done
 
     def _of_claim(self, claim: Claim) -> Begun:
         txid = self._claims[claim.key][0]

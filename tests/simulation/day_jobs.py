@@ -68,9 +68,7 @@ def asked_for(world: World, ledger: ZNodeLedger, request: PartitionRequest) -> P
     judge, since = _judge(world), world.source.since
     judge.requests.begun.setdefault(request.claim.key, (str(request.key), since))
     require_definition(ledger, world.topology, check_states=True)
-    result = begin_partition(
-        ledger, world.topology, request, max_pending=world.judge.max_pending, clock=lambda: NOW
-    )
+    result = begin_partition(ledger, world.topology, request, max_pending=world.judge.max_pending, clock=lambda: NOW)
     world.note(f"{request.claim.key} asks for {request.key}: {type(result).__name__} {getattr(result, 'txid', '')}")
     if isinstance(result, Begun):
         judge.claimed(request.claim.key, result.txid)
@@ -93,9 +91,7 @@ def ask_together(world: World, ledger: ZNodeLedger) -> None:
         seen, partition = ledger.partition(key), DAYS.parse(key)
         metadata: dict[str, Json] = {"records": coordinator.partition(partition)}
         partitions[claim.key] = AskedPartition(partition=partition, seen=seen.entry, metadata=metadata)
-    result = ledger.begin(
-        NextBatches(list(asked.values()), partitions=partitions, max_pending=world.judge.max_pending)
-    )
+    result = ledger.begin(NextBatches(list(asked.values()), partitions=partitions, max_pending=world.judge.max_pending))
     begun = result if isinstance(result, tuple) else ()
     world.note(f"{list(asked)}: {[one.txid for one in begun] or type(result).__name__}")
     for claim, one in zip(asked.values(), begun, strict=False):

@@ -136,7 +136,9 @@ class DayCoordinator(Coordinator):
         assert isinstance(before, dict)
         assert isinstance(now, dict)
         other = tuple(name for name in before.keys() & now.keys() if before[name] != now[name])
-        return PartitionChange(tuple(sorted(now.keys() - before.keys())), tuple(sorted(before.keys() - now.keys())), other)
+        return PartitionChange(
+            tuple(sorted(now.keys() - before.keys())), tuple(sorted(before.keys() - now.keys())), other
+        )
 
 
 @dataclass

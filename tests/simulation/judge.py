@@ -178,7 +178,7 @@ class Judge:
                 self.broken("P1", f"claim {new.claim.key} has {self.claims[new.claim.key]} and {txid}")
             return
         if (old.metadata, old.carried, old.claim) != (new.metadata, new.carried, new.claim):
-            again = new.attempt == old.attempt + 1 and new.claim == old.claim
+            again = new.attempt == old.attempt + 1
             if not (self._may_change(old, new) and again and txid > pointer.committed):
                 self.broken("P2", f"the batch of {txid} changed from {old.metadata} to {new.metadata}")
         self._attempt_changed(txid, old, new)
@@ -199,7 +199,7 @@ class Judge:
 
     def _may_change(self, old: TxRecord, new: TxRecord) -> bool:
         """May a new attempt have another batch?"""
-        return self.opaque
+        return self.opaque and new.claim == old.claim
 
     @staticmethod
     def _is_of(txid: int, attempt: int, manifest: str) -> bool:

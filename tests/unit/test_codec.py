@@ -15,7 +15,10 @@ from hypothesis import strategies as st
 
 from airflow_trident.errors import ConfigurationError, CorruptRecordError, NewerRecordError
 from airflow_trident.protocol import codec, metadata
+from airflow_trident.protocol.durable_format import PARTITIONS
+from airflow_trident.protocol.durable_format import RECORDS as FORMAT
 from airflow_trident.protocol.metadata import BlobRef
+from airflow_trident.protocol.partition_keys import encode_keys
 from airflow_trident.protocol.records import (
     NO_ATTEMPT,
     Claim,
@@ -41,11 +44,14 @@ from tests.fixtures.record import (
     GOLDEN,
     GOLDEN_RECORDS,
     IN_LEDGER,
+    IN_PARTITION,
+    KEYS,
     LARGE,
     POINTER,
     SHARED,
     TOPOLOGY,
     TOPOLOGY_2,
+    TOPOLOGY_BOUND,
     TOPOLOGY_TOLD,
     tx_path,
     unpacked,
@@ -83,12 +89,21 @@ def test_version_1_is_what_is_written() -> None:
         "v1-commit.json": codec.encode_pointer(POINTER),
         "v1-exceptions.json": codec.encode_exceptions(EXCEPTIONS),
         "v1-claim.json": codec.encode_claim(CLAIM_KEY),
+        "v1-tx-partition.json": codec.encode_tx(IN_PARTITION),
+        "v1-topology-bound.json": codec.encode_topology(TOPOLOGY_BOUND, op="aaaaaaaaaaaaaaaa"),
+        "v1-keys.json": encode_keys(KEYS),
     }
     for name, record in (("v1-tx-base.json", LARGE), ("v1-tx-shared.json", SHARED)):
         ref = codec.blob_of((GOLDEN / name).read_bytes(), tx_path(record.txid))
         written[name] = codec.encode_tx(record, ref)
     for name, data in written.items():
         assert json.loads(data) == json.loads((GOLDEN / name).read_bytes()), name
+
+
+def test_a_version_without_partitions_refuses_a_bound_topology() -> None:
+    older = replace(FORMAT, features=FORMAT.features - {PARTITIONS})
+    with pytest.raises(NewerRecordError, match="'partitions'"):
+        older.load((GOLDEN / "v1-topology-bound.json").read_bytes(), BASE)
 
 
 # ---- round trips -----------------------------------------------------------------------------------------------
@@ -233,7 +248,7 @@ def test_a_field_that_is_missing_or_of_another_type_is_refused(name: str) -> Non
     body = json.loads((GOLDEN / name).read_bytes())
     changed: list[dict[str, Any]] = []
     for field in body.keys() - {"v"}:
-        if field not in ("since", "plan", "features", "told"):  # fields that came later
+        if field not in ("since", "plan", "features", "told", "partition"):  # fields that came later
             changed.append({key: value for key, value in body.items() if key != field})
         changed.append(body | {field: object_of_another_type(body[field])})
     for one in changed:

@@ -6,7 +6,6 @@ A new transaction of a key begins by :func:`airflow_trident.ledger.verbs.begin.b
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from airflow_trident.errors import LateBatchError, SupersededError
 from airflow_trident.ledger.answers import AskedPartition, Begun
@@ -23,6 +22,7 @@ from airflow_trident.protocol.partition_keys import (
     NO_TXID,
     PartitionEntry,
     is_superseded,
+    looked,
     may_begin,
     may_refresh,
     source_digest,
@@ -89,38 +89,50 @@ def _closing(snap: Snapshot, over: list[TxRecord]) -> list[Write]:
 # ---- join and refresh ------------------------------------------------------------------------------------------
 
 
-def join(snap: Snapshot, txid: int, key: str, *, claim: Claim) -> Change[Begun | None] | Unchanged[Begun | None]:
-    """The claim gets the unfinished transaction of a key. None: the transaction is finished, or superseded, and the
-    claim has none: look again."""
+def join(
+    snap: Snapshot, seen: PartitionEntry, key: str, *, claim: Claim
+) -> Change[Begun | None] | Unchanged[Begun | None]:
+    """The claim gets the unfinished transaction of a key, whose sources are as it has them.
+
+    :param seen: the entry of the key from before that was looked at.
+    :returns: None: the entry has changed, or the transaction is finished, and the claim has none: look again.
+    """
     claimed = snap.claim(claim.key)
     if claimed is not None:
         return Unchanged(Begun(record=snap.tx(claimed.txid), txid=claimed.txid, new=False))
-    tx = snap.tx(txid)
-    if snap.entry(key).tx != txid or tx is None or tx.status.lets_others_pass:
+    tx = _last(snap, seen)
+    if snap.entry(key) != seen or tx is None or tx.status.lets_others_pass:
         return Unchanged(None)
     return Change(
-        writes=(_claiming(snap, claim, txid),),
+        writes=(_claiming(snap, claim, seen.tx), snap.put_entry(key, looked(seen, seen.src))),
         witness=snap.paths.claim(claim.key),
-        result=Begun(record=tx, txid=txid, new=False),
+        result=Begun(record=tx, txid=seen.tx, new=False),
     )
 
 
 def refresh(
-    snap: Snapshot, txid: int, key: str, metadata: dict[str, Json], reason: str, *, claim: Claim | None = None
+    snap: Snapshot,
+    seen: PartitionEntry,
+    key: str,
+    metadata: dict[str, Json],
+    reason: str,
+    *,
+    claim: Claim | None = None,
 ) -> Change[Begun | None] | Unchanged[Begun | None]:
     """The unfinished transaction of a key takes its sources as they are now: new metadata, attempt + 1, nothing staged,
     `reason` in the record. So nothing that was begun with the former ones is reported any more (P4). No later
     transaction follows from it: metadata of a partition say nothing of others.
 
+    :param seen: the entry of the key from before the sources were looked at.
     :param metadata: of all streams.
     :param claim: gets the transaction, if it has none; None: the caller has it already.
-    :returns: None: a commit of it has begun, or it is finished or superseded: look again.
+    :returns: None: the entry has changed, or a commit of it has begun, or it is finished: look again.
     """
     claimed = None if claim is None else snap.claim(claim.key)
     if claimed is not None:
         return Unchanged(Begun(record=snap.tx(claimed.txid), txid=claimed.txid, new=False))
-    entry, tx = snap.entry(key), snap.tx(txid)
-    if entry.tx != txid or tx is None or not may_refresh(entry, tx):
+    tx = _last(snap, seen)
+    if snap.entry(key) != seen or tx is None or not may_refresh(seen, tx):
         return Unchanged(None)
     new = {
         stream: codec.require_json(stream_metadata, f"the metadata of stream {stream!r}")
@@ -138,13 +150,13 @@ def refresh(
         first_error="",
         accepted=(*tx.accepted, reason)[-_REASONS_KEPT:],
     )
-    writes = [*rewrite(snap, record), snap.put_entry(key, replace(entry, src=source_digest(new)))]
+    writes = [*rewrite(snap, record), snap.put_entry(key, looked(seen, source_digest(new)))]
     if tx.status is Status.FAILED:
-        writes += common.exceptions_write(snap, txid, "replaying")
+        writes += common.exceptions_write(snap, tx.txid, "replaying")
     if claim is not None:
-        writes.append(_claiming(snap, claim, txid))
-    begun = Begun(record=record, txid=txid, new=False)
-    return Change(writes=tuple(writes), witness=snap.paths.tx(txid), result=begun)
+        writes.append(_claiming(snap, claim, tx.txid))
+    begun = Begun(record=record, txid=tx.txid, new=False)
+    return Change(writes=tuple(writes), witness=snap.paths.tx(tx.txid), result=begun)
 
 
 def _claiming(snap: Snapshot, claim: Claim, txid: int) -> Create:
