@@ -105,8 +105,11 @@ def begun(entry: PartitionEntry, tx: TxRecord | None, txid: int, src: str) -> Pa
 
 
 def looked(entry: PartitionEntry, src: str) -> PartitionEntry:
-    """The entry after a request has looked at the sources of its transaction. Each look is written, on condition that
-    the entry is as before the look: an older look never replaces a newer one, which may serve another request."""
+    """The entry after a request has looked at the sources of its transaction.
+
+    It is written on condition that the entry is as before the look. So an older look never replaces a newer one, which
+    may serve another request.
+    """
     return replace(entry, src=src, looks=entry.looks + 1)
 
 
