@@ -408,6 +408,9 @@ PIECES = [
     "_",
     "9" * 20,
     "e-99999999",
+    "0x1F",
+    "1e400",
+    "nan(1)",
 ]
 TRUTHS = ["true", "FALSE", "t", "1", "0", "yes", " "]
 MOMENTS = ["2024-02-29", "2023-02-29", "0001-01-01", "9999-12-31", "T", " ", "12:30", ":59", ".5", ".123456"]
@@ -420,21 +423,27 @@ MOMENT = re.compile(
 
 
 def csv_values(random: Random) -> None:
-    """What a text of csv is as a value of a type."""
+    """What texts of csv are as values of a type, alone and beside others."""
     kind = random.choice(["byte", "long", "double", "decimal(10,2)", "boolean", "timestamp"])
-    pieces = {"timestamp": MOMENTS, "boolean": TRUTHS}.get(kind, PIECES)
-    text = "".join(random.choices(pieces, k=random.choice([1, 1, 2, 2, 3, 4])))
-    if kind == "timestamp" and random.random() < 0.5:
-        text = "2024-02-29T12:30" + text
-    rows = rows_of(f"{text},\n".encode(), f"v {kind}, e string", FileFormat.CSV)
-    plain = text.strip(" \t")
-    if kind == "timestamp" and re.match(r"\d{4}-\d\d-\d\d[ T]\d\d(?!:)", plain):
+    texts = [_value_text(kind, random) for _ in range(random.choice([1, 1, 1, 2, 4]))]
+    notes = random.choices(["", "x", "10x", "0X1"], k=len(texts)) if random.random() < 0.3 else [""] * len(texts)
+    content = "".join(f"{text},{note}\n" for text, note in zip(texts, notes, strict=True))
+    with patch.object(csv_records, "BLOCK_BYTES", random.choice([1, 10, 100])):
+        rows = rows_of(content.encode(), f"v {kind}, e string", FileFormat.CSV)
+    if kind == "timestamp" and any(re.match(r"\d{4}-\d\d-\d\d[ T]\d\d(?!:)", text.strip(" \t")) for text in texts):
         return  # Arrow takes hours alone, too
     try:
-        expected: Rows | None = [(_VALUES[kind](plain) if text else None, "")]
+        values = [_VALUES[kind](text.strip(" \t")) if text else None for text in texts]
+        expected: Rows | None = list(zip(values, notes, strict=True))
     except (ValueError, ArithmeticError):
         expected = None
-    require_same(expected, rows, (kind, text))
+    require_same(expected, rows, (kind, texts, notes))
+
+
+def _value_text(kind: str, random: Random) -> str:
+    pieces = {"timestamp": MOMENTS, "boolean": TRUTHS}.get(kind, PIECES)
+    text = "".join(random.choices(pieces, k=random.choice([1, 1, 2, 2, 3, 4])))
+    return "2024-02-29T12:30" + text if kind == "timestamp" and random.random() < 0.5 else text
 
 
 def _number(text: str) -> Decimal:

@@ -32,9 +32,12 @@ _TIME = r"^[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?$"
 _TRUE, _FALSE = ("true", "t", "1"), ("false", "f", "0")
 
 
-def reading_type(type_text: str, format_name: str) -> pa.DataType:
+def reading_type(type_text: str, format_name: str, *, numbers: bool = False) -> pa.DataType:
     """The type to ask a parser for: text, if the parser itself would not accept every spelling of the type, or change
-    a value."""
+    a value.
+
+    :param numbers: numbers of csv by the parser itself: right where :func:`are_plain_numbers` says so.
+    """
     import pyarrow as pa
 
     if type_text.startswith("array<"):
@@ -45,7 +48,9 @@ def reading_type(type_text: str, format_name: str) -> pa.DataType:
         value = reading_type(members(type_text)[1].type, format_name)
         return pa.struct([("key", pa.list_(pa.string())), ("value", pa.list_(value))])
     if format_name == "csv" and type_text != "binary":
-        return pa.string()
+        if numbers and type_text in WHOLE_TYPES:
+            return pa.int64()
+        return arrow_type(type_text) if numbers and type_text in REAL_TYPES else pa.string()
     if type_text == INTERVAL:
         return pa.int64()
     if type_text == "float":  # the parser makes infinity of what is too large
@@ -53,6 +58,24 @@ def reading_type(type_text: str, format_name: str) -> pa.DataType:
     if type_text.startswith("decimal"):
         return wide_decimal(arrow_type(type_text))
     return pa.string() if type_text in ("date", "time", "timestamp") else arrow_type(type_text)
+
+
+def are_plain_numbers(content: bytes, read: pa.Table) -> bool:
+    """Are the numbers that Arrow's parser has read those that their texts name? It also takes hexadecimal numbers,
+    which it wraps, ``nan(1)``, and what is too large as infinity."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for mark in (b"0x", b"0X"):
+        if mark[1:] not in content:
+            continue
+        for offset in (0, 1):  # all pairs of bytes at once: `in` is eight times slower where digits are many
+            pairs = np.frombuffer(content, dtype="<u2", offset=offset, count=(len(content) - offset) // 2)
+            if bool((pairs == int.from_bytes(mark, "little")).any()):
+                return False
+    reals = (column for column in read.columns if pa.types.is_floating(column.type))
+    return all(pc.all(pc.is_finite(column), min_count=0).as_py() for column in reals)
 
 
 def parsed(column: pa.Array, type_text: str, *, empty_is_null: bool = False) -> pa.Array:
@@ -84,7 +107,7 @@ def _from_parser(column: pa.Array, type_text: str, empty_is_null: bool) -> pa.Ar
         ]
         return pa.StructArray.from_arrays(parts, names=[member.name for member in inner], mask=column.is_null())
     if pa.types.is_string(source_type):
-        return from_text(column, type_text, empty_is_null=empty_is_null)
+        return _values_of(column, type_text, empty_is_null)
     if type_text == "float" and pa.types.is_floating(source_type):
         return single(column)
     return pc.cast(column, source_type)
@@ -127,15 +150,19 @@ def from_text(texts: pa.Array, type_text: str, *, empty_is_null: bool = False) -
 
     :raises UnfitValueError: a text is no such value.
     """
+    return fitted(_values_of(texts, type_text, empty_is_null), type_text)
+
+
+def _values_of(texts: pa.Array, type_text: str, empty_is_null: bool) -> pa.Array:
+    """As :func:`from_text`; the border has not seen them yet."""
     if type_text == "string":
-        return fitted(texts, type_text)
+        return texts
     prepared = _empty_as_null(texts) if empty_is_null else texts
     read = _reader(type_text)
     try:
-        values = read(prepared)
+        return read(prepared)
     except _arrow_errors():
-        values = _read_spelled(prepared, type_text, read)
-    return fitted(values, type_text)
+        return _read_spelled(prepared, type_text, read)
 
 
 def _read_spelled(texts: pa.Array, type_text: str, read: Callable[[pa.Array], pa.Array]) -> pa.Array:

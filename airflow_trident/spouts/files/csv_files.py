@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO
 
 from airflow_trident.errors import DamagedInputError
-from airflow_trident.spouts.files.columns import reading_type
+from airflow_trident.spouts.files.columns import are_plain_numbers, reading_type
 from airflow_trident.spouts.files.contents import MENDED
 from airflow_trident.spouts.files.csv_records import BadRecordError, CsvBlock, CsvBlocks, CsvGrammar
 from airflow_trident.spouts.files.packing import unpacked
@@ -37,13 +36,15 @@ class _CsvFile:
     path: str
 
     def batches(self, blocks: CsvBlocks) -> Iterator[pa.RecordBatch]:
-        rows = 0
+        rows, plain = 0, True
         try:
             names = self._header(blocks) if self.reading.header else list(names_of(self.reading.schema))
             for block in blocks:
-                for texts in self._texts(block, names, rows).to_batches():
-                    yield parsed_batch(self.reading, texts, f"the file {self.path!r}", rows)
-                    rows += texts.num_rows
+                batches = self._plain(block, names) if plain else []
+                plain = bool(batches)
+                for batch in batches or self._by_texts(block, names, rows):
+                    yield batch
+                    rows += batch.num_rows
         except BadRecordError as error:
             raise self._bad_row(rows + error.row, str(error), _DIALECT) from error
 
@@ -58,41 +59,70 @@ class _CsvFile:
         require_columns(self.reading, names, self.path)
         return names
 
-    def _texts(self, block: CsvBlock, names: Sequence[str], rows: int) -> pa.Table:
-        """The declared columns as texts. Where the parser refuses a record, the strict one says which and why."""
+    def _plain(self, block: CsvBlock, names: Sequence[str]) -> list[pa.RecordBatch]:
+        """The rows of a block whose numbers Arrow's parser reads as they are meant; none: see each text."""
+        import pyarrow as pa
+
+        try:
+            table = self._table(block, names, numbers=True)
+            if not are_plain_numbers(block.content, table):
+                return []
+            return [parsed_batch(self.reading, batch, self._subject, 0) for batch in table.to_batches()]
+        except (pa.ArrowInvalid, DamagedInputError):
+            return []
+
+    def _by_texts(self, block: CsvBlock, names: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
+        """The rows of a block, by their texts. Where the parser refuses a record, the strict one says which and why."""
+        import pyarrow as pa
+
+        try:
+            table = self._table(block, names, numbers=False)
+        except pa.ArrowInvalid:
+            self._require_records(block, names, self._declared(names), rows)
+            raise
+        for batch in table.to_batches():
+            yield parsed_batch(self.reading, batch, self._subject, rows)
+            rows += batch.num_rows
+
+    @property
+    def _subject(self) -> str:
+        return f"the file {self.path!r}"
+
+    def _declared(self, names: Sequence[str]) -> dict[int, Field]:
+        return {names.index(field.name): field for field in self.reading.schema}
+
+    def _table(self, block: CsvBlock, names: Sequence[str], *, numbers: bool) -> pa.Table:
+        """The declared columns, as `reading_type` has them."""
         import pyarrow as pa
         import pyarrow.csv as pc
 
-        null = self.reading.dialect.null
-        wanted = {names.index(field.name): field for field in self.reading.schema}
-        try:
-            table = pc.read_csv(
-                io.BytesIO(block.content),
-                # The columns by number: names that are not declared may be there twice.
-                read_options=pc.ReadOptions(
-                    use_threads=False,
-                    block_size=len(block.content) + 1,
-                    column_names=[str(number) for number in range(len(names))],
-                ),
-                parse_options=pc.ParseOptions(
-                    delimiter=self.reading.dialect.delimiter,
-                    quote_char=block.quote or False,
-                    newlines_in_values=True,
-                    # Of several columns none can be in it; of a single one it is an empty value.
-                    ignore_empty_lines=len(names) > 1,
-                ),
-                convert_options=pc.ConvertOptions(
-                    column_types={str(number): reading_type(field.type, "csv") for number, field in wanted.items()},
-                    include_columns=[str(number) for number in wanted],
-                    null_values=[] if null is None else [null],
-                    strings_can_be_null=null is not None,
-                    quoted_strings_can_be_null=False,
-                ),
-            )
-        except pa.ArrowInvalid:
-            self._require_records(block, names, wanted, rows)
-            raise
-        return table.combine_chunks().rename_columns([field.name for field in wanted.values()])
+        null, declared = self.reading.dialect.null, self._declared(names)
+        types = {str(at): reading_type(field.type, "csv", numbers=numbers) for at, field in declared.items()}
+        table = pc.read_csv(
+            pa.BufferReader(block.content),
+            # The columns by number: names that are not declared may be there twice.
+            read_options=pc.ReadOptions(
+                use_threads=False,
+                block_size=len(block.content) + 1,
+                column_names=[str(number) for number in range(len(names))],
+            ),
+            parse_options=pc.ParseOptions(
+                delimiter=self.reading.dialect.delimiter,
+                quote_char=block.quote or False,
+                newlines_in_values=True,
+                # Of several columns none can be in it; of a single one it is an empty value.
+                ignore_empty_lines=len(names) > 1,
+            ),
+            convert_options=pc.ConvertOptions(
+                column_types=types,
+                include_columns=list(types),
+                # An empty number is none; an empty text is one.
+                null_values=[""] if null is None and numbers else [] if null is None else [null],
+                strings_can_be_null=null is not None,
+                quoted_strings_can_be_null=False,
+            ),
+        )
+        return table.combine_chunks().rename_columns([field.name for field in declared.values()])
 
     def _require_records(self, block: CsvBlock, names: Sequence[str], wanted: dict[int, Field], rows: int) -> None:
         """

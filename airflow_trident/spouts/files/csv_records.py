@@ -295,7 +295,7 @@ class CsvBlocks:
             raise LineTooLongError(f"a record is longer than {MAX_LINE_BYTES} bytes")
         block = self._read(max(BLOCK_BYTES, min(len(self._waiting), MAX_LINE_BYTES // 4)))
         self._at_end = not block
-        self._waiting += block
+        self._waiting = self._waiting + block if self._waiting else block
 
     def _read(self, size: int) -> bytes:
         """So many bytes, or all up to the end: a packed file gives fewer at a time."""
