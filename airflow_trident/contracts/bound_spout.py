@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import date
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.spout import (
@@ -41,12 +42,8 @@ def bound(stream: str, spout: Spout, partitions: Partitions) -> BoundSpout:
             f"{spout.describe()}",
             "Use a transactional one: it reads the same rows of a partition again.",
         )
-    if spout.spark_read is not None:
-        raise PlanError(
-            f"stream {stream!r} of a topology that is bound to partitions is read by Spark alone: {spout.describe()}",
-            "Use a spout of files, tables or rows.",
-        )
-    if partitions.column in names_of(spout.schema):
+    fields = spout.schema if spout.spark_read is None else spout.spark_read.fields
+    if partitions.column in names_of(fields):
         raise PlanError(
             f"stream {stream!r} has the field {partitions.column!r}, as the partition column",
             "Leave it out of the spout's fields, or give Partitions(column=...) another name.",
@@ -73,7 +70,16 @@ class BoundSpout(Spout):
 
     @property
     def spark_read(self) -> SparkRead | None:
-        return None
+        """Its function gets the partition. Rows that have the partition column keep what is in it."""
+        read = self.spout.spark_read
+        if read is None:
+            return None
+        return replace(
+            read,
+            fields=(*read.fields, self.partitions.field),
+            position_of=partial(_partition_with_data, self.partitions),
+            completed=partial(_with_partition, self.partitions),
+        )
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -186,9 +192,7 @@ class BoundEmitter(Emitter):
         frame = None if inner is None else self.emitter.data_frame(session, inner)
         if frame is None:
             return None
-        value, column = self._value(_key(metadata)), self._column
-        literal = f"DATE'{value}'" if column.type == "date" else f"'{value}'"
-        return replace(frame, frame=frame.frame.selectExpr("*", f"{literal} AS `{column.name}`").select(*self.fields))
+        return replace(frame, frame=_with_partition(self.partitions, frame.frame, metadata).select(*self.fields))
 
     def is_everywhere(self, metadata: Json) -> bool:
         inner = _batch(metadata)
@@ -204,6 +208,19 @@ class BoundEmitter(Emitter):
 
     def _value(self, key: str) -> date | str:
         return self.partitions.parse(key).value
+
+
+def _partition_with_data(partitions: Partitions, metadata: Json) -> Partition | None:
+    return partitions.parse(_key(metadata)) if has_data(metadata) else None
+
+
+def _with_partition(partitions: Partitions, frame: Any, metadata: Json) -> Any:
+    """The DataFrame with the partition column."""
+    column, value = partitions.field, partitions.parse(_key(metadata)).value
+    if column.name.casefold() in map(str.casefold, frame.columns):
+        return frame
+    literal = f"DATE'{value}'" if column.type == "date" else f"'{value}'"
+    return frame.selectExpr("*", f"{literal} AS `{column.name}`")
 
 
 def _asked_what_is_new() -> ConfigurationError:

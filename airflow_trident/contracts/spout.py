@@ -322,12 +322,14 @@ class SparkRead:
     """How Spark reads the batches of a spout that nothing else can read.
 
     `function`: ``function(session, position)`` gives a DataFrame. `fields`: its columns. `position_of`: gives the
-    position from the metadata of a transaction.
+    position from the metadata of a transaction; None: it has no rows. `completed`: ``completed(frame, metadata)`` gives
+    the DataFrame with columns that `function` need not give; None: there are none.
     """
 
     function: Callable[[Any, Any], Any]
     fields: Schema
-    position_of: Callable[[Json], Json]
+    position_of: Callable[[Json], Any]
+    completed: Callable[[Any, Json], Any] | None = None
 
 
 class Spout(ABC):

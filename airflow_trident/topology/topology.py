@@ -43,8 +43,9 @@ class Topology(NodeGraph):
         :param name: unique in the topology; the ledger keeps the spout's metadata under it.
         :raises PlanError: the name is taken, `spout` is no spout, or a state cannot take it exactly once.
         """
-        stream = Stream(self, self.add_source(name, spout))
-        read = spout.spark_read
+        source = self.add_source(name, spout)
+        stream = Stream(self, source)
+        read = source.spout.spark_read
         if read is None:
             return stream
         from airflow_trident.topology.verbs.transform import read_by_spark

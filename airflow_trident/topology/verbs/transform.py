@@ -50,10 +50,13 @@ class BatchOfSpout:
         return self.read.function
 
     def __call__(self, positions: Any, context: TransformContext) -> Any:
-        if self.stream not in context.metadata:  # the batch has nothing of this stream
+        metadata = context.metadata.get(self.stream)  # None: the batch has nothing of this stream
+        position = None if metadata is None else self.read.position_of(metadata)
+        if position is None:
             columns = ", ".join(f"`{field.name}` {field.type}" for field in self.read.fields)
             return positions.sparkSession.createDataFrame([], columns)
-        return self.read.function(positions.sparkSession, self.read.position_of(context.metadata[self.stream]))
+        frame = self.read.function(positions.sparkSession, position)
+        return frame if self.read.completed is None else self.read.completed(frame, metadata)
 
 
 def read_by_spark(stream: S, name: str, read: SparkRead) -> S:
