@@ -18,23 +18,19 @@ from airflow_trident.engine.engine import Engine, quiet
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.object_stores import require_place
 from airflow_trident.io.paths import AnyPath
-from airflow_trident.ledger.answers import Begun
 from airflow_trident.ledger.ledger import Ledger, MemoryLedger, topology_names
 from airflow_trident.names import DEFAULT_RETENTION
 from airflow_trident.protocol.decide import Blocked
 from airflow_trident.protocol.partitions import OnMissing
 from airflow_trident.protocol.records import Claim, OnFailure, Owner, Status, TxRecord
 from airflow_trident.runtime.commit import Committer
+from airflow_trident.runtime.drains.drain import Drain
+from airflow_trident.runtime.drains.keys import AskedPartitions
+from airflow_trident.runtime.drains.limits import DrainLimits
 from airflow_trident.runtime.open_resources import OpenCoordinators
 from airflow_trident.runtime.outcomes import ask_for_events, register, telling
-from airflow_trident.runtime.partitions import (
-    PartitionRequest,
-    PartitionUnchanged,
-    begin_partition,
-    bound_to,
-    not_begun,
-)
-from airflow_trident.runtime.phases import Attempts, Progress, coordinate, process, require_definition
+from airflow_trident.runtime.partitions import bound_to
+from airflow_trident.runtime.phases import Attempts, Progress, coordinate, process
 from airflow_trident.runtime.waiting import blocked
 from airflow_trident.runtime.workers import at_work
 from airflow_trident.states.memory import MemoryState
@@ -95,7 +91,8 @@ class LocalRunner:
         """Commits everything that is there, with at most `max_transactions` new transactions. Returns the txids that it
         committed.
 
-        :param partitions: of a bound topology: the keys to do, in this order.
+        :param partitions: of a bound topology: the keys to do, in this order. They are processed in groups if the
+            topology permits it. One that fails does not stop the others: its error is raised at the end.
         :param redo: ``"asked"``: do a partition that is COMMITTED again; ``"changed"``: only if its sources have
             changed.
         :param gone: instead of that of `Partitions`, for these keys.
@@ -111,14 +108,17 @@ class LocalRunner:
                 'Name the keys, as in run(partitions=["2026-11-24"]).',
             )
         self._begin_anew()
+        if partitions is not None:
+            asked = AskedPartitions(
+                keys=tuple(partitions), redo=Redo(redo) is Redo.ASKED, gone=_rule(gone), empty=_rule(empty)
+            )
+            return self._run_partitions(asked, max_transactions)
         with telling(self.ledger, Claim(key="local")):
             register(self.ledger, self.topology)
         for note in self.topology.compile().notes:
             self.progress(note)
         with at_work(self.ledger, owner_of_this_process(_PROGRAM)) as me:
-            if partitions is None:
-                return self._run(me, max_transactions)
-            return self._run_partitions(me, partitions, Redo(redo), _rule(gone), _rule(empty))
+            return self._run(me, max_transactions)
 
     def _begin_anew(self) -> None:
         """With a new ledger in memory, states in memory are new, too: no ledger of this process goes on with what an
@@ -144,29 +144,23 @@ class LocalRunner:
                     done += self._finish(me, begun.txid, begun.record if begun.new else None)
         return done
 
-    def _run_partitions(
-        self, me: Owner, keys: Iterable[str], redo: Redo, gone: OnMissing | None, empty: OnMissing | None
-    ) -> list[int]:
-        done = self._recover(me)
-        require_definition(self.ledger, self.topology, check_states=True)
-        with OpenCoordinators(self.topology, self.ledger) as coordinators:
-            for key in keys:
-                claim = Claim(key=f"local/{key}/{uuid.uuid4().hex}")
-                request = PartitionRequest(key=key, claim=claim, redo=redo is Redo.ASKED, gone=gone, empty=empty)
-                outcome = begin_partition(
-                    self.ledger, self.topology, request, max_pending=1, attempt_by=me, coordinators=coordinators
-                )
-                if isinstance(outcome, Blocked):
-                    raise blocked(self.topology.name, outcome)
-                if isinstance(outcome, Begun):
-                    done += self._finish(me, outcome.txid, outcome.record if outcome.new else None)
-                elif isinstance(outcome, PartitionUnchanged):
-                    self.progress(
-                        f"partition {key} is COMMITTED as transaction {outcome.txid}, and its sources are as they were"
-                    )
-                else:
-                    raise not_begun(self.topology.name, key, outcome)
-        return done
+    def _run_partitions(self, asked: AskedPartitions, max_transactions: int | None) -> list[int]:
+        drain = Drain(
+            ledger=self.ledger,
+            topology=self.topology,
+            engine=self.engine,
+            staging_root=str(self.staging_root),
+            attempts=Attempts(owner=owner_of_this_process(_PROGRAM), on_failure=OnFailure.SKIP),
+            claim=Claim(key=f"local/{uuid.uuid4().hex}"),
+            limits=DrainLimits(max_transactions=max_transactions, tries=1),
+            retention=self.retention,
+            progress=self.progress,
+            partitions=asked,
+        )
+        committed = list(drain.run().committed)
+        for error in drain.errors:
+            raise error
+        return committed
 
     def recover(self) -> list[int]:
         """Finishes every transaction that was begun and not committed, lowest first."""

@@ -438,8 +438,11 @@ def run_attempt(
         require_mergeable(manifest, job.plan, attempts.max_merge_rows)
         staged = publish(manifest, staging_root, job.plan, ledger.chunk_bytes)
     except BaseException as caught:
-        changed = isinstance(caught, SourceChangedError)
-        error = _refreshed(ledger, topology, record, caught) if refreshes and changed else caught
+        error: BaseException | None = caught
+        if refreshes and isinstance(caught, SourceChangedError):
+            error = refreshed(ledger, topology, record, caught)
+        if error is None:
+            raise _RefreshedError from caught
         stale = note_failure(ledger, txid, attempt, error, attempts)
         if stale is not None and isinstance(error, UnseenFilesError):
             raise stale from error  # the newer attempt has cleaned up this one's files
@@ -450,18 +453,17 @@ def run_attempt(
     return staged[txid]
 
 
-def _refreshed(ledger: Ledger, topology: Topology, record: TxRecord, error: BaseException) -> BaseException:
-    """:raises _RefreshedError: the transaction has taken its sources as they are now.
-    :returns: why not.
+def refreshed(ledger: Ledger, topology: Topology, record: TxRecord, error: SourceChangedError) -> TridentError | None:
+    """After an attempt that found the sources of a partition changed: the transaction takes them as they are.
+
+    :returns: why it does not; None: it does, and the next attempt reads them.
     """
     try:
         reason = f"attempt {record.attempt} found them changed: {recorded_text(error, rows=False)}"
         is_refreshed = refresh_sources(ledger, topology, record, reason)
     except TridentError as second:
         return second
-    if not is_refreshed:
-        return error
-    raise _RefreshedError from error
+    return None if is_refreshed else error
 
 
 def job_of(

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from airflow_trident.ledger.workers import Worker
     from airflow_trident.protocol.records import Claim
     from airflow_trident.runtime.drains.drain import DrainResult
+    from airflow_trident.runtime.drains.keys import AskedPartitions
     from airflow_trident.runtime.drains.limits import DrainLimits
     from airflow_trident.runtime.phases import Attempts
     from airflow_trident.topology.topology import Topology
@@ -100,6 +101,7 @@ class SubmittedDrain:
     """:param conn_id: connection of type ``spark``.
     :param conf: settings; they replace those for the topology's loads.
     :param workers: gives the live workers of the topology, from its ledger.
+    :param partitions: see :class:`Drain`.
     """
 
     topology: Topology
@@ -110,6 +112,7 @@ class SubmittedDrain:
     staging_root: str
     say: Callable[[str], None]
     workers: Callable[[], Sequence[Worker]] = tuple
+    partitions: AskedPartitions | None = None
 
     def __post_init__(self) -> None:
         self._submit = HookSubmit(
@@ -186,6 +189,7 @@ class SubmittedDrain:
                 connections=connections_of(self.topology),
                 chunk_bytes=settings.chunk_bytes(self.staging_root),
                 sources_root=settings.sources_root(self.staging_root),
+                partitions=self.partitions,
             )
         )
         tags = DriverTags(topology=self.topology.name, order=files.name)

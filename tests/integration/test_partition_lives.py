@@ -76,7 +76,7 @@ class Life:
         how: dict[str, Any] = {"redo": self.random.choice(["asked", "changed"])}
         how |= {"gone": self.random.choice(["take", "take", "error"]), "empty": "take"}
         with told(reached):
-            self.days.run(key, **how)
+            self.days.run(key, *self.random.sample(KEYS, self.random.randrange(3)), **how)
 
     def kill(self, key: str) -> None:
         self.run(key, self.random.choice(list(Milestone)))

@@ -179,6 +179,7 @@ def test_an_empty_partition_is_an_error_or_a_transaction_without_rows(days: Days
     "key", [None, "", " ", "2026-1-2", "2026-11-24T00:00:00", "2026-02-30", "2025-12-31", "9000-01-01", "2026-W48"]
 )
 def test_a_request_without_a_key_of_the_topology_is_refused(days: Days, key: Any) -> None:
+    register(days)
     days.deliver(TUESDAY, ("a", 1))
     with pytest.raises(ConfigurationError):
         days.run(key)

@@ -107,6 +107,7 @@ def _drain(order: DrainOrder) -> DrainResult:
             limits=order.limits,
             retention=order.retention,
             progress=say,
+            partitions=order.partitions,
         ).run()
 
 

@@ -18,17 +18,27 @@ from airflow_trident.errors import (
     TridentError,
     guarded,
 )
-from airflow_trident.ledger.answers import BeginResult
+from airflow_trident.ledger.answers import BeginResult, Begun
 from airflow_trident.ledger.ledger import Ledger
+from airflow_trident.ledger.workers import is_alive
 from airflow_trident.names import DEFAULT_RETENTION
 from airflow_trident.protocol.decide import AlreadyCommitted, Begin, Blocked, Full, Paused, Wait, decide_begin
 from airflow_trident.protocol.records import Claim, Command, CommitTicket, LedgerView, Status
 from airflow_trident.runtime.commit import MOST_TOGETHER, Committer
 from airflow_trident.runtime.drains.drain_passes import Passes
+from airflow_trident.runtime.drains.keys import AskedPartitions, KeyQueue, KeyResult
 from airflow_trident.runtime.drains.limits import DrainLimits, GroupSize, on_failure_of, pending_of, require_groups
 from airflow_trident.runtime.open_resources import OpenCoordinators, OpenStates
 from airflow_trident.runtime.outcomes import register, tell_plan, tell_success, telling
-from airflow_trident.runtime.phases import Attempts, Progress, began, commit_and_coordinate, coordinate, new_records
+from airflow_trident.runtime.phases import (
+    Attempts,
+    Progress,
+    began,
+    commit_and_coordinate,
+    coordinate,
+    new_records,
+    require_definition,
+)
 from airflow_trident.runtime.waiting import blocked, nobody_looks, wait_while_undecided
 from airflow_trident.runtime.workers import at_work
 from airflow_trident.topology.topology import Topology
@@ -49,18 +59,21 @@ then."""
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainResult:
     """`committed`: txids that this drain committed, in order. `rows_read`: from sources, in passes of this drain.
-    `paused_by`: the command that forbids new transactions, if that ended it."""
+    `paused_by`: the command that forbids new transactions, if that ended it. `keys`: of a drain of partitions, in the
+    order in which they were asked for."""
 
     committed: tuple[int, ...]
     rows_read: int
     paused_by: Command | None = None
+    keys: tuple[KeyResult, ...] = ()
 
 
 @dataclass(kw_only=True)
 class Drain:
-    """Runs a topology until nothing is new. Each object is used once.
+    """Runs a topology until nothing is new; or does the partitions of a bound one. Each object is used once.
 
-    :param claim: whose claims they are; the txid is added to its key.
+    :param claim: whose claims they are; the txid, or the key of the partition, is added to its key.
+    :param partitions: of a bound topology; for others None.
     :param stopping: asked before each transaction begins; True ends the drain as its limits do.
     """
 
@@ -74,6 +87,7 @@ class Drain:
     retention: int = DEFAULT_RETENTION
     progress: Progress = quiet
     stopping: Callable[[], bool] = lambda: False
+    partitions: AskedPartitions | None = None
 
     def __post_init__(self) -> None:
         plan = self.topology.compile()
@@ -92,6 +106,15 @@ class Drain:
         self._at_once = AT_ONCE if self._size.together else ALONE_AT_ONCE
         self._states = OpenStates(self.topology)
         self._coordinators = OpenCoordinators(self.topology, self.ledger)
+        self._keys: KeyQueue | None = None
+        if self.partitions is not None:
+            self._keys = KeyQueue(
+                ledger=self.ledger,
+                topology=self.topology,
+                asked=self.partitions,
+                claim=self.claim,
+                coordinators=self._coordinators,
+            )
         self._committer = Committer(
             ledger=self.ledger,
             topology=self.topology,
@@ -138,8 +161,16 @@ class Drain:
         if self._error is not None:
             raise self._error
         return DrainResult(
-            committed=tuple(self._committed), rows_read=self._passes.rows_read, paused_by=self._paused_by
+            committed=tuple(self._committed),
+            rows_read=self._passes.rows_read,
+            paused_by=self._paused_by,
+            keys=() if self._keys is None else self._keys.results(self._committed, self._passes.skipped),
         )
+
+    @property
+    def errors(self) -> list[Exception]:
+        """The errors of partitions that are not done, after :meth:`run`."""
+        return [] if self._keys is None else list(self._keys.raised(self._passes.skipped))
 
     def _open_passes(self) -> Passes:
         return Passes(
@@ -167,7 +198,11 @@ class Drain:
         view = self.ledger.view(0)
         first = view.pointer.committed + 1
         pending = self.ledger.transactions(first) if first < view.next_txid else ()
-        self._passes.again([tx for tx in pending if tx.status is Status.PROCESSING])
+        processing = [tx for tx in pending if tx.status is Status.PROCESSING]
+        if self._keys is not None and processing:
+            workers = self.ledger.workers()
+            processing = [tx for tx in processing if not is_alive(workers, tx.owner)]
+        self._passes.again(processing)
         self._commit(wait_s=0.0, take_over=True)
 
     @property
@@ -182,7 +217,7 @@ class Drain:
             if begun is None:
                 if self._passes.running and self._has_no_room(seen):
                     return True  # while others run: neither ask the ledger nor begin small groups
-                begun = self._coordinate(self._next_claims(seen))
+                begun = self._coordinate(seen) if self._keys is None else self._begin_keys(self._keys)
             else:  # as `coordinate` does
                 tell_success(self.ledger, seen.topology, self._coordinators.opened())
             if isinstance(begun, Blocked):
@@ -194,16 +229,27 @@ class Drain:
             self._begun += len(begun)
             self._passes.begin([began(record) for record in new_records(begun)])
             for begun_now in begun:
-                if (
-                    begun_now.new
-                    or begun_now.record is None
-                    or begun_now.record.status in (Status.COMMITTING, Status.COMMITTED)
-                ):
-                    continue  # an earlier try of this task still runs
-                self._passes.alone(begun_now.txid)
+                if not self._is_at_work(begun_now):
+                    self._passes.alone(begun_now.txid)
         return False
 
-    def _coordinate(self, claims: Sequence[Claim]) -> BeginResult:
+    def _is_at_work(self, begun: Begun) -> bool:
+        """Has somebody the transaction already? Of a claim that has one, that is an earlier try of this task."""
+        record = begun.record
+        if begun.new or record is None or record.status in (Status.COMMITTING, Status.COMMITTED):
+            return True
+        if self._keys is None:
+            return False
+        return record.status is Status.PROCESSED or is_alive(self.ledger.workers(), record.owner)
+
+    def _begin_keys(self, keys: KeyQueue) -> BeginResult:
+        with telling(self.ledger, self.claim, rows_in_errors=self.attempts.rows_in_errors):
+            require_definition(self.ledger, self.topology, check_states=not self._states_checked)
+        self._states_checked = True
+        return keys.begin(self._most(), self._max_pending, self.attempts.owner)
+
+    def _coordinate(self, seen: LedgerView) -> BeginResult:
+        claims = self._next_claims(seen)
         begun = coordinate(
             self.ledger,
             self.topology,
@@ -221,7 +267,7 @@ class Drain:
     def _commit_and_begin(self, tickets: Sequence[CommitTicket]) -> int:
         """Commits, and in the same step begins groups for the idle passes, at least one. Returns how many are
         COMMITTED; 0 if nothing can begin, or if it failed: then the two single steps say why."""
-        goes_on = self._goes_on and self._states_checked and self._ahead is None
+        goes_on = self._goes_on and self._states_checked and self._ahead is None and self._keys is None
         if not goes_on or not self._may_begin():
             return 0
         seen = self.ledger.view(0, remembered=True)
@@ -264,8 +310,10 @@ class Drain:
 
     def _most(self, groups: int = 1) -> int:
         """How many transactions begin together."""
-        many, remaining = groups * self._size.now, self.limits.max_transactions
-        return many if remaining is None else min(many, remaining - self._begun)
+        many, most = groups * self._size.now, self.limits.max_transactions
+        if self._keys is not None:
+            many = min(many, max(1, len(self._keys)))
+        return many if most is None else min(many, most - self._begun)
 
     def _asks_lag(self, count: int) -> bool:
         """Only from time to time, because it reads the sources; and at the last transaction that this drain may

@@ -19,6 +19,7 @@ from airflow_trident.errors import (
     InvalidatedError,
     Outcome,
     PassedOverError,
+    SourceChangedError,
     TransitionError,
     TridentError,
 )
@@ -31,12 +32,14 @@ from airflow_trident.runtime.merge_limit import require_mergeable
 from airflow_trident.runtime.milestones import Milestone, reached
 from airflow_trident.runtime.open_resources import OpenCoordinators
 from airflow_trident.runtime.phases import (
+    REFRESHES,
     Attempts,
     Progress,
     job_of,
     note_failure,
     publish,
     record_processed,
+    refreshed,
     size_of,
     start_attempts,
 )
@@ -165,6 +168,7 @@ class Passes:
         self._threads: PassThreads[Passed] = PassThreads(workers)
         self._running: dict[Future[Passed], _Running] = {}
         self._tries: Counter[int] = Counter()
+        self._refreshes: Counter[int] = Counter()
 
     def __enter__(self) -> Passes:
         return self
@@ -318,9 +322,16 @@ class Passes:
         return timed_out(running.jobs, self.attempts.timeout_s)
 
     def _is_current(self, record: TxRecord) -> bool:
-        """False: a lower transaction took its batch meanwhile, and so the attempt ended."""
-        tx = self.ledger.view(record.txid, remembered=True).tx if self.topology.opaque else None
+        """False: a lower transaction took its batch, or another request its partition, and so the attempt ended."""
+        is_bound = self.topology.partitions is not None
+        shares = is_bound or self.topology.opaque
+        tx = self.ledger.view(record.txid, remembered=not is_bound).tx if shares else None
         return tx is None or tx.attempt == record.attempt
+
+    def _may_refresh(self, txid: int) -> bool:
+        """May a transaction of a partition take its sources as they are, once more?"""
+        self._refreshes[txid] += 1
+        return self.topology.partitions is not None and self._refreshes[txid] <= REFRESHES
 
     def _record(self, records: Sequence[TxRecord], passed: Passed) -> TridentError | None:
         manifest = passed.manifest
@@ -377,6 +388,14 @@ class Passes:
             self.again(still_ours(self.ledger, part))
 
     def _failed(self, record: TxRecord, error: Exception) -> None:
+        if isinstance(error, SourceChangedError) and self._may_refresh(record.txid):
+            why_not = refreshed(self.ledger, self.topology, record, error)
+            if why_not is None:
+                self.progress(f"transaction {record.txid}: its sources have changed, and it takes them as they are")
+                self._tries[record.txid] -= 1
+                self.alone(record.txid)
+                return
+            error = why_not
         hopeless = isinstance(error, TridentError) and error.outcome is Outcome.FAIL
         used_up = hopeless or self._tries[record.txid] >= self.tries
         last = hopeless or (used_up and self.attempts.last_try)

@@ -10,7 +10,7 @@ import os
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from typing import Any
 
 from airflow_trident.engine.spark import driver_orders
@@ -25,6 +25,7 @@ from airflow_trident.names import Composed
 from airflow_trident.protocol.durable_format import Format
 from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.drains.drain import DrainResult
+from airflow_trident.runtime.drains.keys import AskedPartitions
 from airflow_trident.runtime.drains.limits import DrainLimits
 from airflow_trident.runtime.phases import Attempts
 from airflow_trident.topology.topology import Topology
@@ -63,6 +64,7 @@ class DrainOrder:
     connections: Mapping[str, Connection]
     chunk_bytes: int = 0
     sources_root: str = ""
+    partitions: AskedPartitions | None = None
 
 
 def connections_of(topology: Topology) -> dict[str, Connection]:
@@ -131,6 +133,8 @@ def answer(path: str, outcome: DrainResult | TridentError) -> None:
         content = {"committed": outcome.committed, "rows_read": outcome.rows_read}
         if outcome.paused_by is not None:
             content["paused_by"] = outcome.paused_by
+        if outcome.keys:
+            content["keys"] = [asdict(result) for result in outcome.keys]
     driver_orders.answer(path, content)
 
 
