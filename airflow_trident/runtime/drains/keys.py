@@ -68,7 +68,7 @@ class KeyQueue:
     """Begins the transactions of keys, as many at a time as the caller has room for.
 
     :param claim: the partition's key is added to its key. A process that asks with the same claim again gets the same
-        transactions, unless they were skipped: then it asks for the partition anew.
+        transactions. A skipped one is followed by another one of its partition.
     """
 
     ledger: Ledger
@@ -152,7 +152,7 @@ class KeyQueue:
         return True
 
     def results(self, committed: Collection[int], errors: Mapping[int, Exception]) -> tuple[KeyResult, ...]:
-        """What became of each key.
+        """The result of each key.
 
         :param errors: txid -> error, of transactions that were processed.
         """
