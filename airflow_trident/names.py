@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from numbers import Integral, Real
+from typing import Any
 
-from airflow_trident.errors import PlanError
+from airflow_trident.errors import ConfigurationError, PlanError
 
 DEFAULT_MAX_PENDING = 2
 DEFAULT_RETENTION = 50
@@ -92,6 +95,60 @@ def require_name(what: str, name: str) -> str:
             "Use letters, digits, '_', '.' and '-', beginning with a letter, at most 200.",
         )
     return name
+
+
+def require_flags(subject: str, **flags: object) -> None:
+    """Each argument is True or False. A text counts as true in Python, "false" too.
+
+    :param subject: what has these arguments, for the error text.
+    :raises ConfigurationError: one is neither.
+    """
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise ConfigurationError(
+                f"{subject} with {name}={flag!r}: that is neither True nor False", "Give one of them, without quotes."
+            )
+
+
+def require_conn_id(subject: str, conn_id: object, name: str = "conn_id") -> None:
+    """
+    :raises ConfigurationError: it is no id of a connection of Airflow. An address is not shown: it may have a password.
+    """
+    if not isinstance(conn_id, str) or not conn_id or "://" in conn_id:
+        shown = "an address" if isinstance(conn_id, str) and conn_id else repr(conn_id)
+        raise ConfigurationError(
+            f"{subject} with {shown} as {name}: that is no id of a connection",
+            f'Add the connection in Airflow, and give its id, as in {name}="warehouse".',
+        )
+
+
+def require_counts(subject: str, *, least: int = 1, **counts: object) -> None:
+    """
+    :param subject: what has these limits, for the error text.
+    :raises ConfigurationError: one is no whole number, or lower than `least`.
+    """
+    for name, count in counts.items():
+        if isinstance(count, bool) or not isinstance(count, Integral) or count < least:
+            raise ConfigurationError(f"{subject} with {name}={count!r}", f"It must be at least {least}, and whole.")
+
+
+def require_durations(subject: str, *, zero: bool = False, **durations: Any) -> None:
+    """
+    :param subject: what has these limits, for the error text.
+    :param zero: may they be 0?
+    :raises ConfigurationError: one is no number, not finite, negative, or 0 where that is not allowed.
+    """
+    kind: Any = Real  # to a type checker an int is none
+    for name, duration in durations.items():
+        is_number = isinstance(duration, kind) and not isinstance(duration, bool) and 0 <= duration < math.inf
+        if not is_number or not (duration or zero):
+            cure = "It must be at least 0." if zero else "It must be above 0."
+            raise ConfigurationError(f"{subject} with {name}={duration!r}", cure)
+
+
+def without_none(**limits: object) -> dict[str, Any]:
+    """The limits that there are: None is no limit."""
+    return {name: limit for name, limit in limits.items() if limit is not None}
 
 
 def at_least_one(verb: str, number: int) -> int:

@@ -328,16 +328,6 @@ def parse_txid(value: object) -> int:
     return txid
 
 
-def parse_flag(name: str, value: object) -> bool:
-    """An argument that is True or False. A text counts as true in Python, "false" too.
-
-    :raises ConfigurationError: it is neither.
-    """
-    if not isinstance(value, bool):
-        raise ConfigurationError(f"{name} = {value!r} is neither True nor False", "Give one of them, without quotes.")
-    return value
-
-
 def parse_seconds(name: str, value: object, *, zero: bool = False) -> float | None:
     """A duration: seconds, also as a template gives them, or a timedelta; None if it was left out.
 

@@ -10,7 +10,7 @@ from airflow.providers.common.compat.sdk import TaskGroup, TriggerRule, task_gro
 from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.paths import AnyPath
-from airflow_trident.names import Composed, EngineKind
+from airflow_trident.names import Composed, EngineKind, require_flags
 from airflow_trident.operators.base import require_topology
 from airflow_trident.operators.transaction import (
     TridentCommitterOperator,
@@ -83,7 +83,7 @@ def trident_transaction(
     """
     require_topology(topology)
     max_transactions = settings.parse_count("max_transactions", max_transactions)
-    turn_sensor = settings.parse_flag("turn_sensor", turn_sensor)
+    require_flags("trident_transaction", turn_sensor=turn_sensor)
     _require_group(group, max_transactions, max_pending)
     outlets = task_args.pop("outlets", None)
     begins = {"trigger_rule": task_args.pop("trigger_rule")} if "trigger_rule" in task_args else {}

@@ -16,8 +16,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout, not_metadata_of, require_at_least
+from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout, not_metadata_of
 from airflow_trident.errors import SourceChangedError, SourceUnavailableError
+from airflow_trident.names import require_counts, without_none
 from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.types import Json
@@ -108,7 +109,7 @@ class PartitionedSpout(Spout):
         :raises ConfigurationError: a limit is below 1, or not whole.
         """
         names = ("max_partitions", "max_rows", "max_splits", *others)
-        require_at_least(1, self.describe(), **{name: getattr(self, name) for name in names})
+        require_counts(self.describe(), **without_none(**{name: getattr(self, name) for name in names}))
 
 
 @dataclass(frozen=True, slots=True)

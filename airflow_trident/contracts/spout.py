@@ -24,13 +24,11 @@ Rows that no transaction has read, and none can read any more: what spouts do ab
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from enum import StrEnum
-from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_trident.closeable import Closing
@@ -467,21 +465,6 @@ def _number(metadata: Json) -> int:
         if isinstance(number, int) and number >= 1:
             return number
     raise not_metadata_of("a BatchSpout", metadata)
-
-
-def require_at_least(least: int, subject: str, **limits: Any) -> None:
-    """
-    :param least: 1 for numbers of things, which are whole.
-    :param subject: the spout, for the error text.
-    :param limits: name -> limit; None: no limit.
-    :raises ConfigurationError: a limit is no number, or lower than `least`, or not finite.
-    """
-    kind: Any = Integral if least else Real
-    whole = ", and whole" if least else ""
-    for name, limit in limits.items():
-        if limit is None or (isinstance(limit, kind) and not isinstance(limit, bool) and least <= limit < math.inf):
-            continue
-        raise ConfigurationError(f"{subject} with {name}={limit!r}", f"It must be at least {least}{whole}.")
 
 
 def one_of(subject: str, name: str, value: str, allowed: tuple[str, ...]) -> str:

@@ -53,7 +53,7 @@ import os
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import date
 from enum import StrEnum
 from functools import cached_property, partial
@@ -62,6 +62,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, TypeAlias
 from airflow_trident.closeable import Closing
 from airflow_trident.contracts.updater import DescribedUpdater, Updater
 from airflow_trident.errors import ConfigurationError, CorruptRecordError, LedgerBehindStateError
+from airflow_trident.names import require_flags
 from airflow_trident.operations.interfaces import CombinerAggregator, MergeKind, ReducerAggregator
 from airflow_trident.operations.state_functions import Stateful
 from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket, LedgerView, TxRecord
@@ -330,6 +331,9 @@ class Capabilities:
     by_reference: bool = False
     rewrites: bool = False
     partitions: bool = False
+
+    def __post_init__(self) -> None:
+        require_flags("Capabilities", **asdict(self))
 
     @property
     def kind(self) -> StateKind:

@@ -12,11 +12,10 @@ Clients of databases have theirs as parameters with the same purpose (:mod:`airf
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from airflow_trident.errors import ConfigurationError
+from airflow_trident.names import require_durations
 
 _DEAD_AFTER_S = 60
 ALIVE = {"keepalives_idle": 30, "keepalives_interval": 10, "tcp_user_timeout": _DEAD_AFTER_S * 1000}
@@ -36,10 +35,12 @@ class Limits:
 
     def require_positive(self, subject: str) -> None:
         """:raises ConfigurationError: a limit is not above 0. :param subject: whose limits, for the error."""
-        limits = {"connect": self.connect_s, "lock": self.lock_s, "statement": self.statement_s}
-        for name, seconds in limits.items():
-            if not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
-                raise ConfigurationError(f"{subject} with {name}_timeout_s={seconds!r}", "It must be above 0.")
+        require_durations(
+            subject,
+            connect_timeout_s=self.connect_s,
+            lock_timeout_s=self.lock_s,
+            statement_timeout_s=self.statement_s,
+        )
 
     @property
     def answer_s(self) -> float:

@@ -26,6 +26,7 @@ from airflow_trident.io.object_services import AZURE, GCS, KEYS_OF_THE_ENVIRONME
 from airflow_trident.io.object_stores import RIGHTS, ObjectAddress
 from airflow_trident.io.paths import AnyPath, require_local_path, text_of_path
 from airflow_trident.io.place import PlacedFile
+from airflow_trident.names import require_conn_id
 
 if TYPE_CHECKING:
     import pyarrow.fs as pafs
@@ -66,6 +67,8 @@ class DeltaPlace:
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
+        if self.conn_id is not None:
+            require_conn_id("a Delta table", self.conn_id)
         if not self.uri:
             raise ConfigurationError("a Delta table without a place", "Give it a folder or a URI.")
         if urlsplit(self.uri).username is not None and not self._names_an_account():

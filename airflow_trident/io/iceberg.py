@@ -24,6 +24,7 @@ from airflow_trident.io.object_services import GCS, S3
 from airflow_trident.io.object_stores import RIGHTS, ObjectAddress
 from airflow_trident.io.parquet import calendar_of
 from airflow_trident.io.place import PlacedFile
+from airflow_trident.names import require_conn_id
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,6 +65,8 @@ class IcebergPlace:
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
+        if self.conn_id is not None:
+            require_conn_id("an Iceberg table", self.conn_id)
         parts = self.name.split(".")
         if len(parts) < 2 or not all(parts):
             raise ConfigurationError(

@@ -13,6 +13,7 @@ from airflow_trident.io import connections
 from airflow_trident.io.connections import require_extra
 from airflow_trident.io.database_limits import REDIS
 from airflow_trident.io.datasets import Dataset, redis_dataset
+from airflow_trident.names import require_conn_id, require_counts, require_durations, require_flags
 
 EXTRA = "airflow-trident[redis]"
 DEFAULT_CONN_ID = "redis_default"
@@ -45,14 +46,16 @@ class RedisSettings:
     timeout_s: float = REDIS.answer_s
 
     def __post_init__(self) -> None:
+        require_flags(type(self).__name__, ssl=self.ssl, cluster=self.cluster)
+        if self.conn_id is not None:
+            require_conn_id(type(self).__name__, self.conn_id)
         if self.conn_id is not None and self.host is not None:
             raise ConfigurationError(
                 f"both the connection {self.conn_id!r} and the host {self.host!r} say where Redis is", "Give one."
             )
-        if not isinstance(self.port, int) or not isinstance(self.db, int) or not self.timeout_s > 0:
-            raise ConfigurationError(
-                f"Redis with port={self.port!r}, db={self.db!r}, timeout_s={self.timeout_s!r}", "Give numbers."
-            )
+        require_counts(type(self).__name__, port=self.port)
+        require_counts(type(self).__name__, least=0, db=self.db)
+        require_durations(type(self).__name__, timeout_s=self.timeout_s)
 
     @property
     def place(self) -> str:

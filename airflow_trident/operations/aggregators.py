@@ -33,6 +33,7 @@ from hashlib import blake2b
 from typing import Any, TypeVar
 
 from airflow_trident.errors import FieldError, UserCodeError
+from airflow_trident.names import require_durations, require_flags
 from airflow_trident.operations.equality import canonical_key, same
 from airflow_trident.operations.interfaces import (
     Aggregator,
@@ -269,6 +270,7 @@ class Variance(_Moment):
     squared = True
 
     def __init__(self, *, population: bool = False) -> None:
+        require_flags(type(self).__name__, population=population)
         self.least = 1 if population else 2
         self._population = population
 
@@ -451,6 +453,7 @@ class ApproxCountDistinct(SummaryAggregator[bytearray]):
 
     def __init__(self, error: float = 0.02) -> None:
         least, largest = (1.04 / math.sqrt(2**bits) for bits in (_BITS_OF_PLACE[-1], _BITS_OF_PLACE[0]))
+        require_durations("ApproxCountDistinct", error=error)
         if not least <= error <= largest:
             raise FieldError(
                 f"ApproxCountDistinct got the error {error!r}",

@@ -28,7 +28,7 @@ from airflow.sdk.bases.operator import db_safe_priority
 from airflow_trident import settings
 from airflow_trident.errors import BlockedError, ConfigurationError, FailedException, Outcome, PlanError, TridentError
 from airflow_trident.links import TransactionLink
-from airflow_trident.names import require_name
+from airflow_trident.names import require_conn_id, require_name
 from airflow_trident.protocol.records import Claim, Owner
 from airflow_trident.protocol.txids import Txids
 from airflow_trident.settings import parse_txid
@@ -311,6 +311,7 @@ class TridentOperator(LedgerTask, BaseOperator):
         super().__init__(**kwargs)
         self.topology = require_topology(topology)
         self.topology_name = topology.name
+        require_known_conn_id(self, zookeeper_conn_id, "zookeeper_conn_id")
         self.zookeeper_conn_id = zookeeper_conn_id
         if self.depends_on_past or self.wait_for_downstream:
             warnings.warn(_DEPENDS_ON_PAST, UserWarning, stacklevel=1)  # of one place, so it is said once for a DAG
@@ -466,6 +467,12 @@ def parse_txids(value: Any) -> list[int]:
         value = value.strip().removeprefix("[").removesuffix("]").split(",")
     values = value if isinstance(value, list | tuple) else [value]
     return sorted({parse_txid(txid) for txid in values or [None]})
+
+
+def require_known_conn_id(task: Any, conn_id: Any, name: str) -> None:
+    """:raises ConfigurationError: it is known while the DAG is built, and is no id of a connection."""
+    if is_known(conn_id) and conn_id not in (None, ""):
+        require_conn_id(type(task).__name__, conn_id, name)
 
 
 def is_known(value: Any) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import AirflowSkipException, TaskDeferred
 
 from airflow_trident import settings
+from airflow_trident.names import require_flags
 from airflow_trident.operators.base import (
     airflow_outcome,
     backfill_run_refused,
@@ -105,7 +106,8 @@ class TridentDrainOperator(EngineOperator):
         self.on_failure = on_failure_of(topology.states, on_failure)
         self.retention = settings.parse_limit("retention", retention)
         self.deferrable = checked_deferrable(deferrable)
-        self.allow_backfill_runs = settings.parse_flag("allow_backfill_runs", allow_backfill_runs)
+        require_flags(type(self).__name__, allow_backfill_runs=allow_backfill_runs)
+        self.allow_backfill_runs = allow_backfill_runs
         self._submitted: SubmittedDrain | None = None
         if all(map(is_known, (max_transactions, max_time_s, max_pending, group))):
             require_groups(topology.compile(), self._limits().group)

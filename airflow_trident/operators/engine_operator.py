@@ -13,7 +13,7 @@ from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.paths import AnyPath
 from airflow_trident.links import SparkUiLink
 from airflow_trident.names import EngineKind
-from airflow_trident.operators.base import TridentOperator, owner
+from airflow_trident.operators.base import TridentOperator, owner, require_known_conn_id
 from airflow_trident.protocol.records import OnFailure
 from airflow_trident.tasks.waits import Rank
 
@@ -76,6 +76,7 @@ class EngineOperator(TridentOperator):
             raise ConfigurationError(f"engine = {engine!r} is unknown", "Use 'spark' or 'local'.") from None
         if self.engine is EngineKind.LOCAL and spark_conn_id is not None:
             raise ConfigurationError("the local engine has no Spark connection", "Leave out spark_conn_id or engine.")
+        require_known_conn_id(self, spark_conn_id, "spark_conn_id")
         self.spark_conn_id = spark_conn_id
         if not isinstance(spark_conf, Mapping | None):
             raise ConfigurationError(f"spark_conf = {spark_conf!r}", 'Give a dict, like {"spark.cores.max": "2"}.')

@@ -17,6 +17,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSki
 from airflow_trident import settings
 from airflow_trident.errors import BlockedError, ConfigurationError, TransitionError, UnknownTopologyError
 from airflow_trident.links import SparkUiLink, TransactionLink
+from airflow_trident.names import require_flags
 from airflow_trident.operators.base import (
     COORDINATE,
     INCARNATION,
@@ -110,7 +111,8 @@ class TridentCoordinatorOperator(TridentOperator):
         self.deferrable = checked_deferrable(deferrable)
         self.turn_wait_s = settings.parse_seconds("turn_wait_s", turn_wait_s, zero=True)
         self.on_failure = on_failure_of(topology.states, on_failure)
-        self.allow_backfill_runs = settings.parse_flag("allow_backfill_runs", allow_backfill_runs)
+        require_flags(type(self).__name__, allow_backfill_runs=allow_backfill_runs)
+        self.allow_backfill_runs = allow_backfill_runs
         self.rank_as(Rank.COORDINATE)
 
     def _require_followers(self) -> None:

@@ -17,6 +17,7 @@ from functools import cached_property
 from zoneinfo import ZoneInfo
 
 from airflow_trident.errors import ConfigurationError, PlanError
+from airflow_trident.names import require_counts
 from airflow_trident.protocol.topologies import Definition
 from airflow_trident.types import Field, parse_declared
 
@@ -105,8 +106,7 @@ class Partitions:
         _set(self, column=self.column or str(self.step), complete_after=duration("complete_after", self.complete_after))
         for name in ("empty", "gone"):
             _set(self, **{name: _member(OnMissing, getattr(self, name), name)})
-        if isinstance(self.lookback, bool) or not isinstance(self.lookback, int) or self.lookback < 0:
-            raise PlanError(f"lookback is {self.lookback!r}", "Give a whole number, 0 or more.")
+        require_counts("Partitions", least=0, lookback=self.lookback)
         if self.step is PartitionStep.HOUR and self.timezone != "UTC":
             raise PlanError(
                 f"hours of {self.timezone}: an hour comes twice when its clocks are set back",

@@ -15,6 +15,7 @@ from airflow_trident.operators.base import (
     airflow_outcome,
     owner,
     part_of,
+    require_known_conn_id,
     require_topology,
 )
 from airflow_trident.protocol.records import Claim, Owner, claim_key
@@ -57,6 +58,7 @@ class TridentReadySensor(LedgerTask, BaseSensorOperator):
         super().__init__(**{"mode": "reschedule", **kwargs})
         self.topology = require_topology(topology)
         self.topology_name = topology.name
+        require_known_conn_id(self, zookeeper_conn_id, "zookeeper_conn_id")
         self.zookeeper_conn_id = zookeeper_conn_id
         self.rank_as(Rank.READY)
 

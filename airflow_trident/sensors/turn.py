@@ -13,7 +13,14 @@ from airflow.triggers.base import StartTriggerArgs
 from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.links import TransactionLink
-from airflow_trident.operators.base import INCARNATION, LedgerTask, airflow_outcome, deferrable_default, topology_name
+from airflow_trident.operators.base import (
+    INCARNATION,
+    LedgerTask,
+    airflow_outcome,
+    deferrable_default,
+    require_known_conn_id,
+    topology_name,
+)
 from airflow_trident.operators.transaction import TridentCoordinatorOperator
 from airflow_trident.protocol.decide import Blocked, Unknown, Wait
 from airflow_trident.protocol.records import OnFailure
@@ -86,6 +93,7 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
         self.incarnation = self._incarnation_for_triggerer()
         self.turn_wait_s = settings.parse_seconds("turn_wait_s", turn_wait_s, zero=True)
         self.on_failure = on_failure_of({} if isinstance(topology, str) else topology.states, on_failure)
+        require_known_conn_id(self, zookeeper_conn_id, "zookeeper_conn_id")
         self.zookeeper_conn_id = zookeeper_conn_id
         self.rank_as(Rank.TURN)
         text = self._txid_for_triggerer()

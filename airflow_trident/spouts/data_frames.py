@@ -15,6 +15,7 @@ from airflow_trident.contracts.bound_spout import KeyedCoordinator
 from airflow_trident.contracts.spout import Coordinator, Emitter, PartitionChange, SparkRead, Split, Spout
 from airflow_trident.errors import ConfigurationError, PlanError, UserCodeError
 from airflow_trident.io.arrow import rows_to_table
+from airflow_trident.names import require_flags
 from airflow_trident.operations.user_functions import function_name
 from airflow_trident.protocol.partitions import Partition, Partitions
 from airflow_trident.spouts.metadata import as_json, read_back
@@ -67,6 +68,7 @@ class DataFrameSpout(Spout):
                 "next_position finds what is new; version belongs to topologies that are bound to partitions.",
             )
         self.needs_partitions, self._version = next_position is None, version
+        require_flags("DataFrameSpout", opaque=opaque)
         self.opaque = opaque
         self._read = read
         self._next_position = next_position

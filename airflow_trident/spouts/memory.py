@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.partitioned_spout import PartitionedSpout
-from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout, require_at_least
+from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout
 from airflow_trident.errors import ConfigurationError, SourceChangedError
 from airflow_trident.io.arrow import fitting, rows_to_table
+from airflow_trident.names import require_counts
 from airflow_trident.operations.user_functions import type_of_annotation
 from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.spouts.metadata import NumberRange, read_back
@@ -36,7 +37,7 @@ class FixedBatchSpout(Spout):
     schema: Schema = ()
 
     def __init__(self, fields: FieldSpec, rows: Sequence[Any], max_batch_size: int = 1000, *, splits: int = 2) -> None:
-        require_at_least(1, "FixedBatchSpout", max_batch_size=max_batch_size, splits=splits)
+        require_counts("FixedBatchSpout", max_batch_size=max_batch_size, splits=splits)
         _require_list(rows)
         width = len(split_spec(fields))
         self._rows = tuple(_row(row, index, width) for index, row in enumerate(rows))

@@ -23,6 +23,7 @@ from airflow_trident.errors import ConfigurationError, DamagedInputError, Source
 from airflow_trident.io.arrow import arrow_schema, rows_to_table
 from airflow_trident.io.datasets import Dataset
 from airflow_trident.io.redis import RedisServer, RedisSettings, redis_errors
+from airflow_trident.names import require_counts, require_flags, without_none
 from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.spouts.files.columns import from_text
 from airflow_trident.spouts.metadata import NumberRange, as_json, read_back
@@ -64,11 +65,14 @@ class RedisSpout(RedisSettings, PartitionedSpout):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require_flags(type(self).__name__, opaque=self.opaque)
+        require_counts("RedisSpout", first=self.first, max_splits=self.max_splits)
+        require_counts("RedisSpout", **without_none(num_partitions=self.num_partitions))
         patterns = ("{n}", "{partition}") if self.num_partitions is not None else ("{n}",)
         lacking = [part for part in patterns if part not in self.keys]
         if self.num_partitions is not None and "{partition}" not in self.counter:
             lacking.append("{partition}")
-        if lacking or (self.num_partitions is not None and self.num_partitions < 1):
+        if lacking:
             raise ConfigurationError(
                 f"RedisSpout with keys={self.keys!r}, counter={self.counter!r}, num_partitions={self.num_partitions}",
                 'Write, as in keys="tweet:{n}", or keys="{partition}:{n}", counter="{partition}:last" for partitions.',
@@ -290,6 +294,8 @@ class RedisStreamSpout(RedisSettings, PartitionedSpout):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require_flags(type(self).__name__, opaque=self.opaque)
+        require_counts(type(self).__name__, max_splits=self.max_splits)
         if not self.partitions() or not self.schema:
             raise ConfigurationError(
                 f"{type(self).__name__} with streams={self.streams!r} and fields={self.fields!r}",

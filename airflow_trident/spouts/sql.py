@@ -38,7 +38,6 @@ from airflow_trident.contracts.spout import (
     Split,
     Spout,
     one_of,
-    require_at_least,
 )
 from airflow_trident.errors import (
     ConfigurationError,
@@ -56,6 +55,7 @@ from airflow_trident.io.database_limits import MYSQL, Limits
 from airflow_trident.io.datasets import Dataset, table_dataset
 from airflow_trident.io.sql import make_engine, quoted, scheme_of
 from airflow_trident.io.values import UnfitValueError
+from airflow_trident.names import require_conn_id, require_counts, require_durations, without_none
 from airflow_trident.operations.evaluate import interval_of
 from airflow_trident.protocol.partitions import Partitions, PartitionStep, require_zone
 from airflow_trident.spouts.bound_sql import BoundSql
@@ -515,10 +515,12 @@ class SqlSpout(Spout):
         time_zone: str = "UTC",
         changed_by: str = "",
     ) -> None:
+        if connection is None:
+            require_conn_id("SqlSpout", conn_id)
         if bool(table) == bool(query):
             raise ConfigurationError("SqlSpout with both or none of table and query", "Give one of them.")
-        require_at_least(1, "SqlSpout", max_rows=max_rows, max_bytes=max_bytes, splits=splits)
-        require_at_least(0, "SqlSpout", settle_s=settle_s)
+        require_counts("SqlSpout", max_rows=max_rows, splits=splits, **without_none(max_bytes=max_bytes))
+        require_durations("SqlSpout", zero=True, settle_s=settle_s)
         self._limits = Limits(connect_s=connect_timeout_s, lock_s=lock_timeout_s, statement_s=statement_timeout_s)
         self._limits.require_positive("SqlSpout")
         if not time and (changed_by or time_zone != "UTC"):

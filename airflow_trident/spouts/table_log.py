@@ -17,9 +17,10 @@ from functools import partial
 from threading import Lock
 from typing import Any, Generic, TypeVar
 
-from airflow_trident.contracts.spout import Coordinator, not_metadata_of, require_at_least
+from airflow_trident.contracts.spout import Coordinator, not_metadata_of
 from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceChangedError
 from airflow_trident.io.values import UnfitValueError
+from airflow_trident.names import require_counts, without_none
 from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.types import Json, Schema, paths_of
 
@@ -323,7 +324,7 @@ class TableReading:
         max_rows: int | None,
     ) -> TableReading:
         """:raises ConfigurationError: an argument is wrong."""
-        require_at_least(1, spout, max_files=max_files, max_bytes=max_bytes, max_rows=max_rows)
+        require_counts(spout, max_files=max_files, max_bytes=max_bytes, **without_none(max_rows=max_rows))
         if start not in tuple(Start) and not (isinstance(start, int) and start >= 0):
             raise ConfigurationError(
                 f"{spout} with start={start!r}", "Use snapshot, latest, or the number of a version."

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 from airflow_trident.contracts.spout import Spout
 from airflow_trident.contracts.state import StateFactory
 from airflow_trident.errors import ConfigurationError, FieldError, PlanError
-from airflow_trident.names import at_least_one, require_name
+from airflow_trident.names import at_least_one, require_flags, require_name
 from airflow_trident.storm.bolts import (
     DEFAULT_STREAM,
     BaseBatchBolt,
@@ -208,6 +208,7 @@ class TransactionalTopologyBuilder:
         self.config = read_config(conf or {})
         self._spout_id = require_name("component", spout_id)
         self._parallelism = None if parallelism is None else _tasks(spout_id, parallelism)
+        require_flags(f"topology {id!r}", exactly_once=exactly_once)
         self._exactly_once = exactly_once
         self._spout, self._spout_outputs = self._source(spout)
         self._bolts: dict[str, BoltDeclarer] = {}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow import __version__
 
-from airflow_trident.settings import parse_flag
+from airflow_trident.names import require_flags
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -47,7 +47,7 @@ def checked_deferrable(deferrable: bool | None) -> bool | None:
     :raises ConfigurationError: it is neither True, False nor None.
     """
     if deferrable is not None:
-        parse_flag("deferrable", deferrable)
+        require_flags("a task", deferrable=deferrable)
     if deferrable and not DEFERS:
         warnings.warn(_NOT_DEFERRED, UserWarning, stacklevel=1)  # of one place, so it is said once for a DAG
     return deferrable

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from airflow_trident.contracts.spout import Spout
 from airflow_trident.contracts.state import StateKind, StateSpec
 from airflow_trident.errors import PlanError
-from airflow_trident.names import at_least_one, positive, require_name
+from airflow_trident.names import at_least_one, positive, require_flags, require_name
 from airflow_trident.plan.checks import Shortfall, join_notes, overwrite_notes, require_exactly_once, shortfalls
 from airflow_trident.plan.compile import compile_plan, compile_query
 from airflow_trident.plan.graph import Node, NodeSettings, PlanSettings, ordered
@@ -120,6 +120,7 @@ class NodeGraph:
         self, name: str, *, exactly_once: bool = True, asset: str = "", partitions: Partitions | None = None
     ) -> None:
         self.name = require_name("topology", name)
+        require_flags(f"topology {name!r}", exactly_once=exactly_once)
         self.asset = asset
         self.exactly_once = exactly_once
         self.partitions = partitions

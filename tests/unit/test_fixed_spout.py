@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import datetime
-import math
 import pickle
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from airflow_trident import KafkaSpout, PostgresState, RedisSpout, SpooledSpout, SqlSpout
 from airflow_trident.errors import ConfigurationError, DamagedInputError, FieldError
-from airflow_trident.spouts import CommandSource
 from airflow_trident.spouts.memory import FixedBatchSpout
 
 
@@ -95,21 +91,3 @@ ZONED = datetime.time(8, tzinfo=datetime.UTC)
 def test_a_value_of_another_type_is_an_error_that_names_the_rows(fields: str, row: Any) -> None:
     with pytest.raises(DamagedInputError, match=r"rows 0 to 0 of FixedBatchSpout do not fit its fields"):
         rows(FixedBatchSpout(fields, [row]))
-
-
-LIMITED: list[Callable[[Any], object]] = [
-    lambda number: FixedBatchSpout("a", ["a"], number),
-    lambda number: FixedBatchSpout("a", ["a"], splits=number),
-    lambda number: KafkaSpout("topic", bootstrap_servers="h:1", max_rows=number),
-    lambda number: SqlSpout("db", fields="a long", table="t", max_rows=number),
-    lambda number: RedisSpout(keys="tweet:{n}", host="h", max_partitions=number),
-    lambda number: SpooledSpout(CommandSource(["true"]), "/spool", keep=number),
-    lambda number: PostgresState("db", lock_timeout_s=-1 if number == 1.5 else number),
-]
-
-
-@pytest.mark.parametrize("place", range(len(LIMITED)))
-def test_a_limit_that_is_no_number_of_things_is_refused_where_it_is_given(place: int) -> None:
-    for number in (0, -1, 1.5, math.nan, math.inf, "5", b"", datetime.timedelta(1)):
-        with pytest.raises(ConfigurationError, match=r"=.*It must be (at least 1, and whole|above 0)"):
-            LIMITED[place](number)

@@ -10,9 +10,10 @@ from __future__ import annotations
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Never
 
-from airflow_trident.contracts.spout import Spout, one_of, require_at_least, require_simple_types
+from airflow_trident.contracts.spout import Spout, one_of, require_simple_types
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.paths import AnyPath, is_hdfs_uri, is_object_uri, require_local_path, text_of_path
+from airflow_trident.names import require_counts, require_durations, require_flags
 from airflow_trident.spouts.files.contents import DIGEST_BYTES
 from airflow_trident.spouts.files.file_source import FileSource, LocalFiles
 from airflow_trident.spouts.files.listing import FilePattern
@@ -113,8 +114,10 @@ class FileSpout(Spout):
                 raise TypeError(f"FileSpout has no argument {name!r}")
             raise ConfigurationError(f"FileSpout with {name}: it went with the exact list of read files", _GONE[name])
         kind = FileFormat(one_of("FileSpout", "format", format, tuple(FileFormat)))
-        require_at_least(1, "FileSpout", max_files=max_files, max_bytes=max_bytes, split_bytes=split_bytes)
-        require_at_least(0, "FileSpout", min_age_s=min_age_s, lookback_s=lookback_s, digest_bytes=digest_bytes)
+        require_flags("FileSpout", header=header, recursive=recursive, ordered_names=ordered_names)
+        require_counts("FileSpout", max_files=max_files, max_bytes=max_bytes, split_bytes=split_bytes)
+        require_counts("FileSpout", least=0, digest_bytes=digest_bytes)
+        require_durations("FileSpout", zero=True, min_age_s=min_age_s, lookback_s=lookback_s)
         self._source, self._recursive = _source(path, recursive), recursive
         self._rules = BatchRules(
             max_files=max_files,

@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.contracts.spout import Coordinator, Emitter, OnDataLoss, Split, Spout, one_of, require_at_least
+from airflow_trident.contracts.spout import Coordinator, Emitter, OnDataLoss, Split, Spout, one_of
 from airflow_trident.errors import ConfigurationError, PlanError, SourceChangedError
 from airflow_trident.io.database_limits import KAFKA
 from airflow_trident.io.datasets import Dataset, topic_dataset
+from airflow_trident.names import require_conn_id, require_counts, require_durations, require_flags, without_none
 from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.protocol.partitions import Partitions, duration
 from airflow_trident.spouts.kafka.bound import BoundKafka
@@ -110,13 +111,17 @@ class KafkaSpout(Spout):
         slack: timedelta | str = timedelta(),
     ) -> None:
         who = type(self).__name__
+        require_flags(who, opaque=opaque)
+        if conn_id is not None:
+            require_conn_id(who, conn_id)
         self.opaque = opaque
         names = (topics,) if isinstance(topics, str) else tuple(topics)
         self._reach = KafkaTopics(
             topics=names, pattern=pattern, conn_id=conn_id, settings=_settings(bootstrap_servers, config), who=who
         )
         self._reach.require_complete()
-        require_at_least(1, who, max_rows=max_rows, split_rows=split_rows, max_bytes=max_bytes)
+        require_counts(who, max_rows=max_rows, split_rows=split_rows, **without_none(max_bytes=max_bytes))
+        require_durations(who, timeout_s=timeout_s)
         first = FirstPoll(one_of(who, "first_poll", str(first_poll).lower(), tuple(FirstPoll)))
         if (first.otherwise is FirstPoll.TIMESTAMP) != (start_time is not None):
             raise ConfigurationError(

@@ -31,6 +31,7 @@ from airflow_trident.errors import (
     UserCodeError,
     is_foreign,
 )
+from airflow_trident.names import require_durations
 from airflow_trident.types import FieldSpec, Json, Schema, parse_declared
 
 _END_S = 5.0
@@ -184,8 +185,7 @@ class CommandSource(SpoolSource):
             raise ConfigurationError(
                 f"CommandSource with the fields {fields!r}", "Its lines are one string field: take them apart behind."
             )
-        if timeout_s <= 0:
-            raise ConfigurationError(f"CommandSource with timeout_s={timeout_s}", "It must be above 0.")
+        require_durations("CommandSource", timeout_s=timeout_s)
         self._env, self._timeout_s, self._id_of = dict(env or {}), timeout_s, id_of
         allowed = ("error", "replace")
         self._replace_broken = one_of("CommandSource", "encoding_errors", encoding_errors, allowed) == "replace"

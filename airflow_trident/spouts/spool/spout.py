@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout, require_at_least
+from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout
 from airflow_trident.errors import (
     ConfigurationError,
     DamagedInputError,
@@ -46,6 +46,7 @@ from airflow_trident.io.object_stores import require_place
 from airflow_trident.io.paths import AnyPath
 from airflow_trident.io.place import Place
 from airflow_trident.io.places import place_at
+from airflow_trident.names import require_counts
 from airflow_trident.protocol.txids import Txids
 from airflow_trident.spouts.metadata import as_json, read_back
 from airflow_trident.spouts.spool.sources import Polled, SpoolSource
@@ -349,7 +350,7 @@ class SpooledSpout(Spout):
     def __init__(self, source: SpoolSource, folder: AnyPath, *, max_rows: int = 10_000, keep: int = 20) -> None:
         if not isinstance(source, SpoolSource):
             raise ConfigurationError(f"SpooledSpout of {source!r}", "Give it a CallableSource or another SpoolSource.")
-        require_at_least(1, "SpooledSpout", max_rows=max_rows, keep=keep)
+        require_counts("SpooledSpout", max_rows=max_rows, keep=keep)
         self._source, self._max_rows = source, max_rows
         place = place_at(require_place("SpooledSpout", folder), "the spool")
         self._spool = Spool(place, source.schema, keep)

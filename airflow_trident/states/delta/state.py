@@ -26,6 +26,7 @@ from airflow_trident.io.connections import require_extra
 from airflow_trident.io.datasets import Dataset, file_dataset
 from airflow_trident.io.delta import EXTRA, DeltaPlace
 from airflow_trident.io.paths import AnyPath
+from airflow_trident.names import require_counts, without_none
 from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket
 from airflow_trident.states.core.checks import application_of, file_names, require_plain_keys
 from airflow_trident.states.core.groups import Group, answers
@@ -204,12 +205,9 @@ class DeltaState(StateFactory):
     """Arrow's arrays of bytes have offsets of 32 bits."""
 
     def __post_init__(self) -> None:
-        if self.fold_at is not None and self.fold_at < 2:
-            raise ConfigurationError(f"DeltaState with fold_at={self.fold_at}", "Fold at 2 files or more.")
-        for name in ("fold_max_rows", "fold_max_bytes"):
-            if getattr(self, name) < 1:
-                cure = "Give a number from 1 up, or fold_at=None if commits are to fold nothing."
-                raise ConfigurationError(f"DeltaState with {name}={getattr(self, name)}", cure)
+        require_counts("DeltaState", least=2, **without_none(fold_at=self.fold_at))
+        require_counts("DeltaState", fold_max_rows=self.fold_max_rows, fold_max_bytes=self.fold_max_bytes)
+        require_counts("DeltaState", least=0, keep_removed_h=self.keep_removed_h)
         if self.keep_removed_h < 1:
             raise ConfigurationError(
                 f"DeltaState with keep_removed_h={self.keep_removed_h} would remove files that another process has "

@@ -38,6 +38,7 @@ from airflow_trident.errors import (
 from airflow_trident.io.connections import require_extra
 from airflow_trident.io.datasets import Dataset
 from airflow_trident.io.redis import EXTRA, RedisServer, RedisSettings, is_a_replica, redis_errors
+from airflow_trident.names import require_counts, require_flags
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.states.core.checks import key_of, require_plain_keys
 from airflow_trident.states.core.groups import Group, answers
@@ -224,6 +225,8 @@ class RedisState(RedisSettings, StateFactory):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require_flags("RedisState", fsync=self.fsync)
+        require_counts("RedisState", least=0, replicas=self.replicas)
         if self.layout not in list(RedisLayout):
             raise ConfigurationError(
                 f"RedisState has no layout {self.layout!r}", f"Use one of {', '.join(RedisLayout)}."

@@ -43,6 +43,7 @@ from airflow_trident.io.database_drivers import DatabaseFault, Fault, connect_ps
 from airflow_trident.io.database_limits import Limits
 from airflow_trident.io.datasets import Dataset, table_dataset
 from airflow_trident.io.sql import driver_extras, taking_extras
+from airflow_trident.names import require_conn_id
 from airflow_trident.operations.evaluate import microseconds_of
 from airflow_trident.operations.interfaces import MergeKind
 from airflow_trident.states.core.checks import require_plain_keys
@@ -800,6 +801,8 @@ class PostgresState(StateFactory):
     """PostgreSQL takes a line of COPY, and sends a field, of less than 1 GiB; a byte is two digits in both."""
 
     def __post_init__(self) -> None:
+        if self.connection is None:
+            require_conn_id(type(self).__name__, self.conn_id)
         if self.table is not None:
             require_table(self.table)
         if self.schema is not None:

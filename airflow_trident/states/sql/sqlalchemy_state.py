@@ -32,6 +32,7 @@ from airflow_trident.io.database_drivers import DatabaseFault, errors_of, fault_
 from airflow_trident.io.database_limits import MYSQL, Limits
 from airflow_trident.io.datasets import Dataset, table_dataset
 from airflow_trident.io.sql import make_engine, quoted, scheme_of
+from airflow_trident.names import require_conn_id
 from airflow_trident.operations.evaluate import interval_of, microseconds_of
 from airflow_trident.states.core.checks import require_columns, require_plain_keys
 from airflow_trident.states.core.merge import Changes, Key, Value
@@ -335,6 +336,8 @@ class SqlState(StateFactory):
     capabilities = Capabilities(durable=True, atomic=True, opaque=True, groups=True, partitions=True)
 
     def __post_init__(self) -> None:
+        if self.connection is None:
+            require_conn_id("SqlState", self.conn_id)
         if self.table is not None:
             require_table(self.table)
         self.limits.require_positive("SqlState")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from airflow_trident.contracts.state import Capabilities, StateFactory, StateSpec
 from airflow_trident.io.paths import require_file
+from airflow_trident.names import require_durations
 from airflow_trident.states.core.checks import require_columns, require_plain_keys
 from airflow_trident.states.sql.table_names import KEY_COLUMN, default_table, require_names, require_table
 
@@ -45,6 +46,7 @@ class SqliteState(StateFactory):
     def __post_init__(self) -> None:
         require_file("SqliteState", self.path, "a state", "MemoryState() keeps states in memory")
         require_names("SqliteState", self.allow_triggers)
+        require_durations("SqliteState", zero=True, busy_timeout_s=self.busy_timeout_s)
         if self.table is not None:
             require_table(self.table, longest=_LONGEST_TABLE)
 

@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.paths import require_local_path
+from airflow_trident.names import require_counts, require_flags
 from airflow_trident.storm.components.bolt import ChildBolt
 from airflow_trident.storm.components.framing import MAX_MESSAGE_BYTES, Message
 from airflow_trident.storm.components.process import Carrier, Channel, Program
@@ -298,8 +299,7 @@ class ShellBolt(ChildBolt):
         self.env = dict(env or {})
         self.conf = dict(conf or {})
         self.ticks = ticks
-        if task_ids_ahead < 0:
-            raise ConfigurationError(f"task_ids_ahead is {task_ids_ahead!r}", "It must be 0 or more.")
+        require_counts("ShellBolt", least=0, ticks=ticks, task_ids_ahead=task_ids_ahead)
         self.task_ids_ahead = task_ids_ahead
         self.fail = on_fail(fail)
         self.limits = ChildLimits(
@@ -396,6 +396,7 @@ class ShellProgram(ChildSpout):
             raise ConfigurationError("a ShellSpout needs a command", 'As in ShellSpout("python feed.py", ...).')
         self.cwd = None if cwd is None else require_local_path("ShellSpout", cwd)
         self.env, self.conf = dict(env or {}), dict(conf or {})
+        require_flags("ShellSpout", ids=ids)
         self.acks_by_id, self.limits = ids, limits
         if not ids:
             self.note = "what its child gave is lost if it is killed before that is spooled (ids=False)"

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Optional, Protocol, TypeAlias, TypedDict
 import msgspec
 
 from airflow_trident.errors import ChildProtocolError, ConfigurationError
+from airflow_trident.names import require_counts, require_durations, require_flags, without_none
 from airflow_trident.storm.components.framing import MAX_MESSAGE_BYTES, Message
 from airflow_trident.storm.components.process import Channel, Program
 from airflow_trident.types import INTERVAL, WHOLE_TYPES, Schema, members
@@ -62,12 +63,16 @@ class ChildLimits:
     strict: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("max_pending", "start_timeout_s", "silence_s", "tuple_timeout_s", "stop_timeout_s"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ConfigurationError(f"{name} is {value!r}", "It must be above zero.")
-        if self.max_message_bytes < 1024:
-            raise ConfigurationError(f"max_message_bytes is {self.max_message_bytes!r}", "Allow 1024 at least.")
+        require_flags("a child process", strict=self.strict)
+        require_counts("a child process", max_pending=self.max_pending)
+        require_counts("a child process", least=1024, max_message_bytes=self.max_message_bytes)
+        require_durations(
+            "a child process",
+            start_timeout_s=self.start_timeout_s,
+            silence_s=self.silence_s,
+            stop_timeout_s=self.stop_timeout_s,
+            **without_none(tuple_timeout_s=self.tuple_timeout_s),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,6 +25,7 @@ import msgspec
 
 from airflow_trident.errors import ConfigurationError, SourceUnavailableError
 from airflow_trident.io.paths import require_local_path
+from airflow_trident.names import require_durations, require_flags, without_none
 from airflow_trident.storm.components.bolt import ChildBolt
 from airflow_trident.storm.components.framing import MAX_MESSAGE_BYTES, Message
 from airflow_trident.storm.components.process import Carrier, Channel, Program
@@ -413,7 +414,9 @@ class NodeBolt(NodeComponent, ChildBolt):
             protocol=protocol,
             node=node,
         )
+        require_flags("NodeBolt", allow_parallel=allow_parallel)
         self.allow_parallel = allow_parallel
+        require_durations("NodeBolt", **without_none(heartbeat_s=heartbeat_s))
         self.heartbeat_s = heartbeat_s
         self.fail = on_fail(fail)
         self.limits = ChildLimits(
@@ -610,6 +613,7 @@ class NodeProgram(NodeComponent, ChildSpout):
             protocol=protocol,
             node=node,
         )
+        require_durations("NodeSpout", **without_none(heartbeat_s=heartbeat_s))
         self.heartbeat_s, self.limits = heartbeat_s, limits
         acks = self.is_program and self.protocol is NodeProtocol.V07
         self.ack = self.one_of(SpoutAck, "ack", ack) if acks else SpoutAck.NEVER

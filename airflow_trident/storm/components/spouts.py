@@ -17,6 +17,7 @@ from typing import Any
 from airflow_trident.errors import ConfigurationError, DamagedInputError, TridentError
 from airflow_trident.io.arrow import rows_to_table
 from airflow_trident.io.paths import AnyPath
+from airflow_trident.names import require_durations, require_flags
 from airflow_trident.spouts.spool.sources import Polled, SpoolSource
 from airflow_trident.spouts.spool.spout import SpooledSpout
 from airflow_trident.storm.components.framing import MAX_MESSAGE_BYTES
@@ -51,12 +52,13 @@ class ChildSource(SpoolSource):
         whole: bool = False,
         stream_field: str | None = None,
     ) -> None:
+        require_flags(str(spout), whole=whole)
+        require_durations(str(spout), max_s=max_s)
+        require_durations(str(spout), zero=True, idle_s=idle_s)
         self.spout = spout
         self.schema = parse_declared(fields)
         self._max_s, self._idle_s = max_s, idle_s
         self._stream_field = stream_field
-        if max_s <= 0 or idle_s < 0:
-            raise ConfigurationError(f"{spout} with max_s={max_s}, idle_s={idle_s}", "Give times above 0.")
         if stream_field is not None and stream_field not in names_of(self.schema):
             raise ConfigurationError(
                 f"{spout} has no field {stream_field!r} for the stream id", f"Add it: {stream_field} string."

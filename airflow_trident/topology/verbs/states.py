@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from airflow_trident.contracts.state import StateFactory, StateSpec
 from airflow_trident.contracts.updater import MapState, Updater
 from airflow_trident.errors import FieldError, PlanError
-from airflow_trident.names import require_name
+from airflow_trident.names import require_flags, require_name
 from airflow_trident.operations.aggregators import Newest, comparable, groupable, two_values
 from airflow_trident.operations.equality import canonical_key, same
 from airflow_trident.operations.state_functions import MakesStateful, QueryFunction, Stateful, StatefulFunction
@@ -494,6 +494,7 @@ def state_query(
     *,
     after_commit: bool,
 ) -> S:
+    require_flags("state_query", after_commit=after_commit)
     if not isinstance(state, StateHandle):
         raise PlanError(f"state_query got {state!r}", "Give what persistent_aggregate() or new_static_state() gave.")
     if not isinstance(function, QueryFunction):
