@@ -410,6 +410,7 @@ SET_BACK = (
 PASSING = (TridentError, KeyboardInterrupt, GeneratorExit)
 """What a border to foreign code lets through. It takes all else that such code raises: ``sys.exit()`` in it ends the
 attempt, not the task."""
+_OF_A_LEDGER = (FencedError, BlockedError, TransitionError)
 _OURS = re.compile(r"/airflow_trident/(?:operations|engine|states|spouts|contracts|plan|runtime|topology|errors)\b")
 
 
@@ -427,9 +428,12 @@ def is_foreign(error: BaseException) -> bool:
 
 
 def is_raised(error: BaseException) -> bool:
-    """As :func:`is_foreign`, for an error out of a call that holds no ``yield`` of this package: a GeneratorExit is the
-    function's own there."""
-    return is_foreign(error) or isinstance(error, GeneratorExit)
+    """As :func:`is_foreign`, for an error out of a call of a function.
+
+    The call holds no ``yield`` of this package, so a GeneratorExit is the function's own. It holds no step of a ledger:
+    an attempt that lost its turn is one of another ledger, which the function asked.
+    """
+    return is_foreign(error) or isinstance(error, (GeneratorExit, *_OF_A_LEDGER))
 
 
 def is_of_driver(error: BaseException) -> bool:

@@ -295,10 +295,10 @@ def parse_incarnation(value: object) -> str:
     return "" if text == "None" else text
 
 
-def parse_count(name: str, value: object) -> int:
+def parse_count(name: str, value: object, most: int | None = None) -> int:
     """A whole number from 1 upwards, as a template may give it.
 
-    :raises ConfigurationError: it is not such a number.
+    :raises ConfigurationError: it is not such a number, or above `most`.
     """
     try:
         count = int(str(value).strip())
@@ -306,6 +306,8 @@ def parse_count(name: str, value: object) -> int:
         count = 0
     if count < 1:
         raise ConfigurationError(f"{name} = {value!r} is not a whole number of at least 1", "Give a number like 2.")
+    if most is not None and count > most:
+        raise ConfigurationError(f"{name} = {value!r} is above {most:,}", "Give less: the next run takes what remains.")
     return count
 
 

@@ -180,7 +180,16 @@ def _pulled(coordinate: TridentCoordinatorOperator) -> str:
 
 
 def _map_over(coordinate: TridentCoordinatorOperator, work: Any) -> None:
-    """:raises ConfigurationError: the coordinator is in a mapped task group: Airflow never maps by its output."""
+    """:raises ConfigurationError: Airflow does not map so many tasks, or never by what the coordinator returns."""
+    from airflow.providers.common.compat.sdk import conf
+
+    most = conf.getint("core", "max_map_length", fallback=1024)
+    if coordinate.max_transactions > most:
+        raise ConfigurationError(
+            f"max_transactions={coordinate.max_transactions} is above [core] max_map_length={most}: Airflow maps no "
+            "tasks over a longer list",
+            "Give group, so that one emit and one commit task take all transactions, or a lower max_transactions.",
+        )
     around = coordinate.get_closest_mapped_task_group()
     if around is not None:
         raise ConfigurationError(

@@ -33,7 +33,7 @@ from hashlib import blake2b
 from typing import Any, TypeVar
 
 from airflow_trident.errors import FieldError, UserCodeError
-from airflow_trident.names import require_durations, require_flags
+from airflow_trident.names import require_flags
 from airflow_trident.operations.equality import canonical_key, same
 from airflow_trident.operations.interfaces import (
     Aggregator,
@@ -453,8 +453,7 @@ class ApproxCountDistinct(SummaryAggregator[bytearray]):
 
     def __init__(self, error: float = 0.02) -> None:
         least, largest = (1.04 / math.sqrt(2**bits) for bits in (_BITS_OF_PLACE[-1], _BITS_OF_PLACE[0]))
-        require_durations("ApproxCountDistinct", error=error)
-        if not least <= error <= largest:
+        if isinstance(error, bool) or not isinstance(error, int | float) or not least <= error <= largest:
             raise FieldError(
                 f"ApproxCountDistinct got the error {error!r}",
                 f"Give a share from {math.ceil(least * 1e5) / 1e5:g} to {largest:g}; CountDistinct is exact.",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_trident.errors import PlanError
-from airflow_trident.names import require_counts, require_flags
+from airflow_trident.names import at_least_one, require_flags
 from airflow_trident.operations.aggregators import Comparator, Max, Min, comparable
 from airflow_trident.operations.interfaces import (
     Aggregator,
@@ -140,7 +140,7 @@ class FirstN:
 
     def __init__(self, n: int, sort_field: str | None = None, reverse: bool = False) -> None:
         require_flags("FirstN", reverse=reverse)
-        require_counts("FirstN", n=n)
+        at_least_one("FirstN(n)", n)
         if reverse and sort_field is None:
             raise PlanError("FirstN with reverse=True, and without sort_field", "Name the field that orders.")
         self._n = n

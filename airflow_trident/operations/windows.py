@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from airflow_trident.errors import PlanError
-from airflow_trident.names import require_counts
+from airflow_trident.names import at_least_one
 
 DEFAULT_MAX_AHEAD = timedelta(minutes=5)
 """Synchronised clocks differ by less."""
@@ -88,13 +88,14 @@ class WindowConfig:
 
 def TumblingCountWindow(length_rows: int) -> WindowConfig:  # noqa: N802 - Storm's name
     """Every `length_rows` tuples are a window."""
-    require_counts("TumblingCountWindow", length_rows=length_rows)
+    at_least_one("TumblingCountWindow(length_rows)", length_rows)
     return WindowConfig(length=length_rows, slide=length_rows, timed=False)
 
 
 def SlidingCountWindow(length_rows: int, slide_rows: int) -> WindowConfig:  # noqa: N802 - Storm's name
     """Every `slide_rows` tuples, a window of the last `length_rows` (of all, while there are fewer)."""
-    require_counts("SlidingCountWindow", length_rows=length_rows, slide_rows=slide_rows)
+    at_least_one("SlidingCountWindow(length_rows)", length_rows)
+    at_least_one("SlidingCountWindow(slide_rows)", slide_rows)
     return WindowConfig(length=length_rows, slide=slide_rows, timed=False)
 
 

@@ -63,6 +63,8 @@ T = TypeVar("T")
 
 _TEMPORARY_RUN = "__airflow_temporary_run_"
 """So begin the ids of the runs that ``airflow tasks test`` makes and deletes."""
+MOST_TRANSACTIONS = 10_000
+"""Of one run: the coordinator claims all of them before it looks for data."""
 
 
 class TridentCoordinatorOperator(TridentOperator):
@@ -102,7 +104,7 @@ class TridentCoordinatorOperator(TridentOperator):
     ) -> None:
         super().__init__(topology=topology, **kwargs)
         self._require_followers()
-        max_transactions = settings.parse_count("max_transactions", max_transactions)
+        max_transactions = settings.parse_count("max_transactions", max_transactions, most=MOST_TRANSACTIONS)
         pending_of(topology.states, max_transactions)
         if is_known(max_pending):
             pending_of(topology.states, settings.parse_limit("max_pending", max_pending))

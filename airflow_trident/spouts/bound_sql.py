@@ -38,6 +38,7 @@ class RowSource(Protocol):
     def opened(self, **options: Any) -> AbstractContextManager[sqlalchemy.Connection]: ...
     def table_and_key(self, *more: str) -> tuple[Any, Any]: ...
     def shown_columns(self, connection: sqlalchemy.Connection, source: Any) -> list[Any]: ...
+    def pieces(self, rows: sqlalchemy.CursorResult[Any], at_once: int) -> Iterator[list[tuple[Any, ...]]]: ...
     def as_table(self, rows: list[tuple[Any, ...]]) -> pa.Table: ...
 
 
@@ -127,8 +128,7 @@ class RowsByTime:
         with self.source.opened(stream_results=True, max_row_buffer=_ROWS_AT_ONCE) as connection:
             columns = self.source.shown_columns(connection, table)
             with connection.execute(sa.select(time.label("trident_key"), *columns).where(*condition)) as rows:
-                for piece in rows.partitions(_ROWS_AT_ONCE):
-                    yield [tuple(row) for row in piece]
+                yield from self.source.pieces(rows, _ROWS_AT_ONCE)
 
     def _within(self, connection: sqlalchemy.Connection, partition: Partition, time: Any) -> tuple[Any, ...] | None:
         """The condition of a partition; None: there is no row with a time at all.

@@ -22,8 +22,9 @@ from __future__ import annotations
 import datetime
 import logging
 import re
+import struct
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
@@ -60,7 +61,7 @@ from airflow_trident.operations.evaluate import interval_of
 from airflow_trident.protocol.partitions import Partitions, PartitionStep, require_zone
 from airflow_trident.spouts.bound_sql import BoundSql
 from airflow_trident.spouts.metadata import read_back
-from airflow_trident.types import INTERVAL, REAL_TYPES, FieldSpec, Json, Schema, names_of, parse_declared
+from airflow_trident.types import INTERVAL, REAL_TYPES, Field, FieldSpec, Json, Schema, names_of, parse_declared
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -224,8 +225,31 @@ class SqlSource:
             columns = self.shown_columns(connection, source)
             statement = sa.select(key.label("trident_key"), *columns).where(*_within(key, begin, end))
             with connection.execute(statement) as rows:
-                for piece in rows.partitions(at_once):
-                    yield [tuple(row) for row in piece]
+                yield from self.pieces(rows, at_once)
+
+    def pieces(self, rows: sqlalchemy.CursorResult[Any], at_once: int) -> Iterator[list[tuple[Any, ...]]]:
+        """
+        :param rows: each with its key in front.
+        :raises DamagedInputError: a column of doubles is declared float, and a value would be another number.
+        """
+        doubles = self._doubles(rows)
+        for piece in rows.partitions(at_once):
+            made = [tuple(row) for row in piece]
+            for place, field in doubles:
+                _require_singles(self.describe(), field.name, ((row[0], row[place]) for row in made))
+            yield made
+
+    def _doubles(self, rows: sqlalchemy.CursorResult[Any]) -> list[tuple[int, Field]]:
+        """The places of columns of doubles whose field is float: in Python a double looks like a float."""
+        doubles = _DOUBLES.get(self.database)
+        described = rows.cursor.description if rows.cursor else None
+        if doubles is None or described is None:
+            return []
+        return [
+            (place, field)
+            for place, field in enumerate(self.fields, 1)
+            if field.type == "float" and described[place][1] in doubles
+        ]
 
     def shown_columns(self, connection: sqlalchemy.Connection, source: Any) -> list[Any]:
         """The columns of the fields. MySQL writes six digits of a FLOAT as text; its product with a double has all."""
@@ -363,6 +387,12 @@ class SqlSource:
 
 _FLOAT_OF_MYSQL = 4
 """The type in the protocol of a column that is FLOAT."""
+_DOUBLES: dict[str, tuple[int | None, ...]] = {
+    "postgresql": (701,),
+    "sqlite": (None,),
+    **dict.fromkeys(MYSQL, (5,)),
+}
+"""What a driver calls the type of a column of doubles; SQLite has no other real numbers."""
 _NANOSECONDS = re.compile(r"[.,]\d{6}0*[1-9]", re.ASCII)
 _COLON = re.compile(r"(?<!\\):")
 _CURES = {
@@ -411,6 +441,23 @@ def table_of(who: str, fields: Schema, database: str, rows: Sequence[tuple[Any, 
             f"{who}: rows do not fit the fields ({', '.join(map(str, fields))}): {error} (key {rows[position][0]!r})",
             _CURE,
         ) from error
+
+
+def _require_singles(who: str, name: str, values: Iterable[tuple[Any, Any]]) -> None:
+    for key, value in values:
+        if isinstance(value, float) and value == value and not _is_single(value):
+            raise DamagedInputError(
+                f"{who}: {value!r} in the column {name!r}, where float is declared: as float it is another number "
+                f"(key {key!r})",
+                _CURE,
+            )
+
+
+def _is_single(value: float) -> bool:
+    try:
+        return struct.unpack("<f", struct.pack("<f", value)) == (value,)
+    except OverflowError:
+        return False
 
 
 def _converted(row: tuple[Any, ...], converts: Sequence[tuple[int, Convert]]) -> tuple[Any, ...]:

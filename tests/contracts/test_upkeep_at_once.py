@@ -73,7 +73,6 @@ def test_two_upkeeps_of_a_delta_state_and_a_commit_at_once_leave_its_values(
     assert {(row["word"],): (row["n"],) for row in published} == found
 
 
-@pytest.mark.parametrize("hours", [0, -1])
-def test_removing_what_another_one_is_about_to_commit_is_refused(hours: int) -> None:
-    with pytest.raises(ConfigurationError, match=rf"keep_removed_h={hours}.*about to commit"):
-        DeltaState("/srv/states", keep_removed_h=hours)
+def test_removing_what_another_one_is_about_to_commit_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"keep_removed_h=0.*about to commit"):
+        DeltaState("/srv/states", keep_removed_h=0)

@@ -272,8 +272,10 @@ def _json_by_python(text: str) -> Rows | None:
 
 
 def _finite(text: str) -> float:
-    """Arrow refuses a zero with a large exponent, too."""
-    if math.isinf(number := float(text)) or (number == 0 and re.search(r"[eE]\+?0*[0-9]{3}", text)):
+    """Arrow refuses a zero whose last digit stands above 1e308, too."""
+    digits = re.search(r"(?:\.([0-9]*))?[eE]\+?([0-9]+)", text)
+    is_high = digits is not None and int(digits[2]) - len(digits[1] or "") > 308
+    if math.isinf(number := float(text)) or (number == 0 and is_high):
         raise ValueError(text)
     return number
 

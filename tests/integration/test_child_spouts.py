@@ -193,7 +193,7 @@ def test_what_cannot_be_meant_is_refused_when_the_dag_is_built(tmp_path: Path) -
     spool = str(tmp_path / "spool")
     for wrong, said in [
         (lambda: ShellSpout("", FIELDS, spool), "needs a command"),
-        (lambda: ShellSpout("x", FIELDS, spool, max_s=0), "times above 0"),
+        (lambda: ShellSpout("x", FIELDS, spool, max_s=0), "must be above 0"),
         (lambda: ShellSpout("x", FIELDS, spool, stream_field="stream"), "Add it: stream string"),
         (lambda: NodeSpout("x.js", "n long", spool, type="process"), "Use one of 'inproc'"),
         (lambda: NodeSpout("x.js", "n long", spool, type="subproc", protocol="1"), "Use one of 'seed'"),

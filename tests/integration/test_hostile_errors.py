@@ -163,6 +163,27 @@ def test_whatever_is_raised_is_recorded_short_and_clean_with_its_place(
             require_clean(record, PLACES[place])
 
 
+@pytest.mark.parametrize(
+    "kind", [errors.StaleAttemptError, errors.BlockedError, errors.HeldError, errors.PassedOverError]
+)
+def test_an_error_of_another_ledger_out_of_a_function_is_the_functions(
+    tmp_path: Path, kind: type[TridentError]
+) -> None:
+    """It says nothing about this attempt, which would end without a word in its record."""
+
+    def hurt() -> None:
+        raise kind("transaction 7 of topology other")
+
+    world = World(tmp_path)
+    for place in (of_function, of_filter):
+        world.topology = place(world, hurt, pytest.MonkeyPatch())
+        world.begin("run")
+        with pytest.raises(
+            UserCodeError, match=f"raised {kind.__name__}: transaction 7 of topology other.*transaction 1"
+        ):
+            world.process(1)
+
+
 def run(world: World) -> None:
     world.process(1)
     world.committer().commit(1)

@@ -36,7 +36,7 @@ POSTGRES = {
     "timestamptz": ["-infinity", "0044-03-15 00:00 BC", "20000-01-01 00:00", "9999-12-31 23:00-12"],
     "time": ["24:00"],
     "interval": ["170000000 years", "1 month", "1 year -1 day", "-1 mons 00:00:01"],
-    "float8": ["1e300"],
+    "float8": ["1e300", "0.1", "16777217", "1e-60"],
     "numeric": ["1.005", "NaN"],
     "int8": ["40000"],
 }
@@ -141,6 +141,32 @@ def test_a_float_of_mariadb_is_read_with_all_its_digits(mariadb: MariaDbServer) 
     one = SqlSpout("db", table="t", fields=fields, settle_s=0.0, connection=where, splits=1)
     rows = read(one, one.coordinator().initialize_transaction(1, None))
     assert [tuple(row.values()) for row in rows] == [(id_, x, x, x) for id_, x in enumerate(numbers)]
+
+
+@pytest.mark.parametrize("server", ["postgres", "mariadb", "sqlite"])
+def test_a_double_is_a_float_only_if_that_is_the_same_number(
+    request: pytest.FixtureRequest, tmp_path: Path, server: str
+) -> None:
+    where = (
+        Connection(conn_type="sqlite", host=str(tmp_path / "d.db"))
+        if server == "sqlite"
+        else request.getfixturevalue(server).connection
+    )
+    draw = random.Random(35)
+    for _ in range(20):
+        number = draw.uniform(-1, 1) * 10.0 ** draw.randint(-30, 30)
+        if draw.random() < 0.5:
+            (number,) = struct.unpack("f", struct.pack("f", number))
+        is_single = struct.unpack("f", struct.pack("f", number)) == (number,)
+        cast = {"postgres": f"CAST('{number!r}' AS float8)", "mariadb": f"{number!r} * 1e0", "sqlite": repr(number)}
+        query = f"SELECT 7 AS id, {cast[server]} AS v"
+        one = SqlSpout("db", query=query, fields="id long, v float", settle_s=0.0, connection=where, splits=1)
+        metadata = one.coordinator().initialize_transaction(1, None)
+        if is_single:
+            assert read(one, metadata) == [{"id": 7, "v": number}]
+        else:
+            with pytest.raises(DamagedInputError, match=r"'v', where float is declared.*key 7"):
+                read(one, metadata)
 
 
 # ---- extras of a connection ------------------------------------------------------------------------------------

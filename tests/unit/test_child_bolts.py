@@ -365,9 +365,6 @@ def test_a_module_that_is_not_there_is_an_error_of_configuration() -> None:
     ("make", "text"),
     [
         (lambda: shell(fail="ignore"), 'fail is \'ignore\'. Use "attempt" or "drop"'),
-        (lambda: shell(max_pending=0), "max_pending is 0"),
-        (lambda: shell(task_ids_ahead=-1), "task_ids_ahead is -1"),
-        (lambda: shell(silence_s=-1), "silence_s is -1"),
         (lambda: module(type="subprocess"), "type of a NodeBolt is 'subprocess'. Use one of 'inproc'"),
         (lambda: program(protocol="0.8"), "protocol of a NodeBolt is '0.8'. Use one of 'seed', '0.7'"),
         (lambda: module(args=["x"]), "takes no args"),

@@ -239,10 +239,14 @@ NO_FLAG, NO_COUNT, NO_SECONDS = (
     [0, -1, 1.5, math.nan, True, "x", b"1", []],
     [-1, math.nan, "x", True],
 )
+NO_CONN_ID = [5, [], b"x", "zookeeper://host:2181"]
 NO_CHOICE = ["", "ignore", 1, None, []]
 ODD: dict[str, dict[str, list[Any]]] = {
     "group": {
-        "max_transactions": NO_COUNT,
+        # 10,001 are above what one run claims, 1,025 above what Airflow maps.
+        "max_transactions": [*NO_COUNT, 10**9, 10_001, 1_025],
+        "zookeeper_conn_id": NO_CONN_ID,
+        "spark_conn_id": NO_CONN_ID,
         "max_pending": NO_COUNT,
         "retention": NO_COUNT,
         "on_failure": NO_CHOICE,
@@ -264,7 +268,12 @@ ODD: dict[str, dict[str, list[Any]]] = {
         "allow_backfill_runs": NO_FLAG,
     },
     "backfill": {"txid": NO_COUNT, "first": NO_COUNT, "last": NO_COUNT, "group": [0, 1.5, "x", []]},
-    "turn": {"turn_wait_s": NO_SECONDS, "deferrable": NO_FLAG, "on_failure": NO_CHOICE},
+    "turn": {
+        "zookeeper_conn_id": NO_CONN_ID,
+        "turn_wait_s": NO_SECONDS,
+        "deferrable": NO_FLAG,
+        "on_failure": NO_CHOICE,
+    },
 }
 
 
@@ -277,7 +286,7 @@ def test_an_argument_that_has_no_meaning_is_one_clear_error_when_the_dag_is_buil
         "turn": partial(TridentTurnSensor, task_id="turn", txid=1),
     }
     for value in ODD[task][name]:
-        with DAG("d", schedule=None), pytest.raises(ConfigurationError, match=rf"{name} ?= ?|is not a txid"):
+        with DAG("d", schedule=None), pytest.raises(ConfigurationError, match=rf"{name} ?= ?|as {name}:|is not a txid"):
             tasks[task](topology=words(), **{name: value})
     if name == "turn_wait_s":
         with DAG("d", schedule=None):

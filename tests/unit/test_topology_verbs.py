@@ -290,7 +290,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[PlanError], str]] = {
     ),
     "a load of nothing": (lambda: ORDERS.set_cpu_load(0), PlanError, "set_cpu_load got 0"),
     "a class to negate": (lambda: Negate(FilterNull), PlanError, "Give an object"),
-    "the first none": (lambda: FirstN(0), PlanError, "n=0"),
+    "the first none": (lambda: FirstN(0), PlanError, "FirstN(n) got 0"),
 }
 
 

@@ -207,13 +207,13 @@ class DeltaState(StateFactory):
     def __post_init__(self) -> None:
         require_counts("DeltaState", least=2, **without_none(fold_at=self.fold_at))
         require_counts("DeltaState", fold_max_rows=self.fold_max_rows, fold_max_bytes=self.fold_max_bytes)
-        require_counts("DeltaState", least=0, keep_removed_h=self.keep_removed_h)
-        if self.keep_removed_h < 1:
+        if self.keep_removed_h == 0:
             raise ConfigurationError(
                 f"DeltaState with keep_removed_h={self.keep_removed_h} would remove files that another process has "
                 "written and is about to commit",
                 "Keep removed files for an hour or more.",
             )
+        require_counts("DeltaState", keep_removed_h=self.keep_removed_h)
         if self.table is not None and not 1 <= len(self.table.encode()) <= _LONGEST_TABLE:
             raise ConfigurationError(
                 f"{self.table!r} cannot be the table of a state", f"Give it a name of 1 to {_LONGEST_TABLE} bytes."
