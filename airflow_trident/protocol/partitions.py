@@ -19,7 +19,7 @@ from zoneinfo import ZoneInfo
 from airflow_trident.errors import ConfigurationError, PlanError
 from airflow_trident.names import require_counts
 from airflow_trident.protocol.topologies import Definition
-from airflow_trident.types import Field, parse_declared
+from airflow_trident.types import Field, parse_names
 
 
 class PartitionStep(StrEnum):
@@ -53,8 +53,10 @@ _EXAMPLES = {
     PartitionStep.WEEK: "2026-W48",
     PartitionStep.MONTH: "2026-11",
 }
+_AN = {step: f"{'an' if step == 'hour' else 'a'} {step}" for step in PartitionStep}
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _DESCRIBED = re.compile(r"(?P<step>\w+) of (?P<timezone>\S+) in (?P<column>.+)")
+_ZONES_OF_A_MACHINE = ("localtime", "posixrules", "Factory")
 _DURATION = re.compile(r"([0-9]+)([smhd])\Z")
 _FIRST_YEAR, _LAST_YEAR = 1900, 9998
 """Before, offsets of zones are of seconds; after, a partition could have no end."""
@@ -112,8 +114,14 @@ class Partitions:
                 f"hours of {self.timezone}: an hour comes twice when its clocks are set back",
                 "Leave timezone out: hours are of UTC. Days, weeks and months can be of any zone.",
             )
-        parse_declared(f"{self.column} {self._type}")
+        if not isinstance(self.column, str) or len(parse_names(self.column)) != 1:
+            raise PlanError(f"column is {self.column!r}", "Give the name of one field.")
         require_zone(self.timezone)
+        if not isinstance(self.begin, str):
+            raise PlanError(
+                f"begin is {self.begin!r}, and no text",
+                f"Give the key of the first {self.step}, such as {_EXAMPLES[self._step]!r}.",
+            )
         try:
             self._parsed(self.begin)
         except ConfigurationError as error:
@@ -216,7 +224,7 @@ class Partitions:
         if not isinstance(key, str) or not key.strip():
             raise ConfigurationError(
                 "there is no partition key, and a topology that is bound to partitions never asks what is new",
-                f"Give the key of a {self.step}, such as {example}.",
+                f"Give the key of {_AN[self._step]}, such as {example}.",
             )
         # %V without a day of the week is nothing that strptime reads.
         text, pattern = (f"{key}-1", "%G-W%V-%u") if self._step is PartitionStep.WEEK else (key, self.key_format)
@@ -226,9 +234,11 @@ class Partitions:
             local = None
         # strptime reads 2026-1-2, too.
         if local is None or local.strftime(self.key_format) != key or local != _floor(self._step, local):
-            raise ConfigurationError(f"{key!r} is no key of a {self.step}", f"Write it as {example}.")
+            raise ConfigurationError(f"{key!r} is no key of {_AN[self._step]}", f"Write it as {example}.")
         if not _FIRST_YEAR <= local.year <= _LAST_YEAR:
-            raise ConfigurationError(f"the partition {key} is too far away", f"Give a {self.step} such as {example}.")
+            raise ConfigurationError(
+                f"the partition {key} is too far away", f"Give {_AN[self._step]} such as {example}."
+            )
         return local
 
     def _at(self, local: datetime) -> Partition:
@@ -273,9 +283,10 @@ def _member(kind: type[PartitionStep] | type[OnMissing], value: object, name: st
 
 
 def require_zone(name: str) -> None:
-    """:raises PlanError: there is no such time zone."""
+    """:raises PlanError: there is no such time zone, or it is another one on each machine."""
     try:
-        ZoneInfo(name)
+        if ZoneInfo(name).key in _ZONES_OF_A_MACHINE or name.startswith("right/"):  # those count leap seconds
+            raise ValueError(name)
     except (OSError, ValueError, TypeError, KeyError) as error:  # ZoneInfoNotFoundError is a KeyError
         raise PlanError(
             f"there is no time zone {name!r}", "Use a name of the IANA database, such as Europe/Berlin."

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,7 @@ from airflow_trident.protocol.records import Status
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.spouts.files import file_source
 from airflow_trident.spouts.files.contents import digests_of
+from airflow_trident.spouts.files.file_source import FileSource
 from tests.fixtures.file import put
 
 MONDAY, TUESDAY = "2026-11-23", "2026-11-24"
@@ -202,6 +205,58 @@ def test_a_day_is_complete_when_its_marker_is_there(tmp_path: Path) -> None:
     assert shop.rows == [(MONDAY, "north", 300)]
 
 
+@dataclass(frozen=True)
+class Beside:
+    """A place in which another delivery goes on before each look at it."""
+
+    place: FileSource
+    go_on: Callable[[], None]
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("list", "claimed"):
+            self.go_on()
+        return getattr(self.place, name)
+
+
+def test_a_look_has_the_files_of_one_delivery_or_is_refused(tmp_path: Path) -> None:
+    """However a marker is removed, files are written, and it is put back between the steps of a look."""
+    for number, steps in enumerate(itertools.product(range(5), repeat=4)):
+        if sum(steps) <= 4:
+            look_beside_a_delivery(tmp_path / str(number), steps)
+
+
+def look_beside_a_delivery(folder: Path, steps: tuple[int, ...]) -> None:
+    """`steps`: how many of the delivery's are made before each step of the look."""
+    day = f"day={MONDAY}"
+    deliver(folder, f"{day}/a.json", ("north", 1))
+    put(folder / "in", f"{day}/_SUCCESS")
+    delivery = iter(
+        [
+            (folder / "in" / day / "_SUCCESS").unlink,
+            lambda: deliver(folder, f"{day}/a.json", ("north", 20)),
+            lambda: deliver(folder, f"{day}/b.json", ("south", 300)),
+            lambda: put(folder / "in", f"{day}/_SUCCESS"),
+        ]
+    )
+    at_call = iter(steps)
+
+    def go_on() -> None:
+        for step in itertools.islice(delivery, next(at_call, 0)):
+            step()
+
+    files = FileSpout(f"{folder}/in/day={{partition}}/*.json", format="json", fields="n long", done="_SUCCESS")
+    spout = files.bound(DAYS)
+    beside = replace(spout, source_at=lambda path: Beside(spout.source_at(path), go_on))
+    try:
+        metadata = beside.coordinator().partition(DAYS.parse(MONDAY))
+    except (IncompletePartitionError, SourceUnavailableError):
+        return
+    assert {path: size for path, size, *_ in metadata["files"]} in (
+        {"a.json": 30},
+        {"a.json": 31, "b.json": 32},
+    ), steps
+
+
 # ---- rows of another day ---------------------------------------------------------------------------------------
 
 
@@ -273,6 +328,21 @@ REFUSED = {
         lambda topology: orders(topology, "/in/{partition:%m}/*.csv"),
         "several days have the same path",
     ),
+    "a path of several years": (
+        lambda topology: orders(topology, "/in/{partition:%m%d}/*.csv"),
+        "several days have the same path",
+    ),
+    "a path in which the 11th of January is the 1st of November": (
+        lambda topology: orders(topology, "/in/{partition:%Y%-m%-d}/*.csv"),
+        "several days have the same path",
+    ),
+    "a marker of several days": (
+        lambda topology: orders(topology, "/in/*-{partition}.csv", done="_SUCCESS"),
+        "several partitions have one folder",
+    ),
+    "a limit of files": (lambda topology: orders(topology, max_files=2), "with max_files in a bound topology"),
+    "a begin of the spout": (lambda topology: orders(topology, since="2026-01-01T00:00:00Z"), "with since in a bound"),
+    "changed files": (lambda topology: orders(topology, changed="read"), "with changed in a bound topology"),
     "a spout without days": (
         lambda topology: topology.new_stream("numbers", FixedBatchSpout("n long", [1])),
         "does not know where the data of a day are",
@@ -319,6 +389,19 @@ def test_what_has_no_partitions_is_refused_when_the_dag_is_built(name: str) -> N
 def test_a_marker_without_a_place_in_the_path_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"done='_SUCCESS', and the path has no \{partition\}"):
         FileSpout("/in/*.csv", format="csv", fields="n long", done="_SUCCESS")
+
+
+@pytest.mark.parametrize("done", ["a/b", "*.done", "..", True])
+def test_a_marker_that_is_no_name_of_a_file_is_refused(done: Any) -> None:
+    with pytest.raises(ConfigurationError, match="it is no name of a file"):
+        FileSpout("/in/{partition}/*.csv", format="csv", fields="n long", done=done)
+
+
+@pytest.mark.parametrize(
+    "path", ["{partition:%Y}/{partition:%m}/{partition:%d}/*.json", "{partition:%Y-%-m-%-d}/*.json"]
+)
+def test_a_path_that_tells_days_apart_is_taken(path: str) -> None:
+    orders(Topology("bound", partitions=DAYS), f"/in/{path}")
 
 
 def test_rows_are_put_by_key_without_an_updater(tmp_path: Path) -> None:

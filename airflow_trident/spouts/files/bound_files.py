@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
@@ -31,7 +31,7 @@ from airflow_trident.errors import (
     SourceUnavailableError,
 )
 from airflow_trident.io.datasets import Dataset, file_dataset
-from airflow_trident.protocol.partitions import Partition, Partitions
+from airflow_trident.protocol.partitions import Partition, Partitions, PartitionStep
 from airflow_trident.spouts.files.contents import RecordedFile, recorded_files
 from airflow_trident.spouts.files.emitter import FileEmitter
 from airflow_trident.spouts.files.file_source import FileSource
@@ -42,8 +42,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _PLACE = re.compile(r"\{partition(?::([^{}]*))?\}")
-_SOME_KEYS = 70
-"""So many partitions in a row show whether a format tells them apart: more than two months of days."""
+_LEAP_YEAR = datetime(2024, 1, 1)
+_SPANS = {
+    PartitionStep.HOUR: [(timedelta(hours=1), 24 * 60), (timedelta(hours=5), 24 * 150)],
+    PartitionStep.DAY: [(timedelta(days=1), 800)],
+    PartitionStep.WEEK: [(timedelta(days=7), 530)],
+    PartitionStep.MONTH: [(timedelta(days=32), 240)],
+}
+"""Steps from a Monday in a leap year, and how many: what is apart in these is apart in all years but for centuries."""
 
 
 def has_partition(path: str) -> bool:
@@ -65,24 +71,31 @@ class PartitionPath:
                 f"{self.partitions.step}",
                 "Put {partition} in its place, as in /data/day={partition}/*.csv, or {partition:%Y/%m/%d}.",
             )
-        partition, seen = self.partitions.parse(self.partitions.begin), set[str]()
-        for _ in range(_SOME_KEYS):
-            seen.add(self.of(partition))
-            partition = self.partitions.after(partition)
-        if len(seen) < _SOME_KEYS:
+        if not self._tells_apart():
             raise PlanError(
                 f"FileSpout({self.text!r}): several {self.partitions.step}s have the same path",
                 "Write the whole time into it, as in {partition:%Y/%m/%d}, or {partition}.",
             )
 
+    def _tells_apart(self) -> bool:
+        """Has each partition a path of its own, also in other months and years?"""
+        if any(not place[1] for place in _PLACE.finditer(self.text)):
+            return True  # the key
+        step = self.partitions.step
+        begins = {
+            _LEAP_YEAR + number * length for length, count in _SPANS[PartitionStep(step)] for number in range(count)
+        }
+        if step == PartitionStep.MONTH:
+            begins = {begin.replace(day=1) for begin in begins}
+        return len({self._text_at(begin, "") for begin in begins}) == len(begins)
+
     def of(self, partition: Partition) -> str:
         """The path of a partition's files."""
         begin = partition.start.astimezone(ZoneInfo(self.partitions.timezone))
-        return _PLACE.sub(lambda place: self._text(place[1], begin, partition.key), self.text)
+        return self._text_at(begin, partition.key)
 
-    @staticmethod
-    def _text(form: str | None, begin: datetime, key: str) -> str:
-        return begin.strftime(form) if form else key
+    def _text_at(self, begin: datetime, key: str) -> str:
+        return _PLACE.sub(lambda place: begin.strftime(place[1]) if place[1] else key, self.text)
 
     @property
     def above(self) -> str:
@@ -103,6 +116,13 @@ class BoundFiles(Spout):
     done: str
     min_age_s: float
     digest_bytes: int
+
+    def __post_init__(self) -> None:
+        if self.done and not has_partition(_folder(self.path.text)):
+            raise PlanError(
+                f"FileSpout({self.path.text!r}) with done={self.done!r}: several partitions have one folder",
+                "Give each partition a folder, as in /data/day={partition}/*.csv, or leave done out.",
+            )
 
     @property
     def schema(self) -> Schema:
@@ -139,11 +159,13 @@ class BoundFilesCoordinator(KeyedCoordinator):
         spout = self.spout
         path = spout.path.of(partition)
         source = spout.source_at(path)
+        marker = self._marker(partition, path)
         files = self._listed(source, path)
-        if spout.done and not self._listed(spout.source_at(_done_path(path, spout.done)), path):
-            raise IncompletePartitionError(
-                f"the partition {partition.key} is not complete: {_folder(path)!r} has no {spout.done!r}",
-                "Nothing was begun: write it when all files of the partition are delivered.",
+        # A delivery that began meanwhile has taken the marker away: what was listed may be a part of it.
+        if self._marker(partition, path) != marker:
+            raise SourceUnavailableError(
+                f"the files of {path!r} were delivered while they were listed: {spout.done!r} is another one",
+                "Ask for the partition again.",
             )
         if not files:
             return None
@@ -153,6 +175,22 @@ class BoundFilesCoordinator(KeyedCoordinator):
         if new:
             recorded |= {file.path: file for file in source.claimed(source.base(), new, spout.digest_bytes)}
         return {"partition": partition.key, "files": [recorded[file.path].to_json() for file in files]}
+
+    def _marker(self, partition: Partition, path: str) -> FoundFile | None:
+        """The file that says that the partition is complete; None: none does.
+
+        :raises IncompletePartitionError: it is missing.
+        """
+        done = self.spout.done
+        if not done:
+            return None
+        found = self._listed(self.spout.source_at(_done_path(path, done)), path)
+        if not found:
+            raise IncompletePartitionError(
+                f"the partition {partition.key} is not complete: {_folder(path)!r} has no {done!r}",
+                "Nothing was begun: write it when all files of the partition are delivered.",
+            )
+        return found[0]
 
     def _listed(self, source: FileSource, path: str) -> list[FoundFile]:
         """No files, if the folder of the partition is missing in a folder that is there."""

@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Never
 
 from airflow_trident.contracts.spout import Spout, one_of, require_simple_types
-from airflow_trident.errors import ConfigurationError
+from airflow_trident.errors import ConfigurationError, PlanError
 from airflow_trident.io.paths import AnyPath, is_hdfs_uri, is_object_uri, require_local_path, text_of_path
 from airflow_trident.names import require_counts, require_durations, require_flags
 from airflow_trident.spouts.files.contents import DIGEST_BYTES
@@ -144,6 +144,11 @@ class FileSpout(Spout):
                 f"FileSpout({text!r}) with done={done!r}, and the path has no {{partition}}",
                 "Leave it out, or bind the topology: /data/day={partition}/*.csv.",
             )
+        if not isinstance(done, str) or (done and (set(done) & set("/*?[") or done in (".", ".."))):
+            raise ConfigurationError(
+                f"FileSpout({text!r}) with done={done!r}: it is no name of a file",
+                'Name the file that each folder gets last, such as done="_SUCCESS".',
+            )
         self._done = done
         self._split_bytes, self._digest_bytes = split_bytes, digest_bytes
         self._ordered = ordered_names
@@ -194,8 +199,16 @@ class FileSpout(Spout):
         """
         from airflow_trident.spouts.files.bound_files import BoundFiles, PartitionPath
 
+        path = PartitionPath(self._source.text, partitions)
+        for name, is_set in self._rules_of_new_files.items():
+            if is_set:
+                raise PlanError(
+                    f"FileSpout({self._source.text!r}) with {name} in a bound topology, which reads all files of a "
+                    f"{partitions.step}",
+                    "Leave it out.",
+                )
         return BoundFiles(
-            path=PartitionPath(self._source.text, partitions),
+            path=path,
             source_at=partial(_source, recursive=self._recursive),
             reader=self.emitter(),
             fields=self.schema,
@@ -203,6 +216,18 @@ class FileSpout(Spout):
             min_age_s=self._rules.min_age_ns / 1e9,
             digest_bytes=self._digest_bytes,
         )
+
+    @property
+    def _rules_of_new_files(self) -> dict[str, bool]:
+        """Which arguments that choose among new files are not as they are by default."""
+        rules = self._rules
+        return {
+            "max_files": rules.max_files != DEFAULT_MAX_FILES,
+            "max_bytes": rules.max_bytes != DEFAULT_MAX_BYTES,
+            "since": rules.since_ns is not None,
+            "changed": rules.changed is not ChangedFiles.ERROR,
+            "ordered_names": self._ordered,
+        }
 
     def lineage_datasets(self, metadata: Json) -> tuple[Dataset, ...]:
         from airflow_trident.io.datasets import file_dataset
