@@ -43,6 +43,8 @@ class TridentMendingOperator(BaseOperator):
             self.log.info(
                 "%s of topology %s, asked for by %s: %s", order.action, order.topology, order.by, order.reason
             )
+            if order.partition:
+                raise ConfigurationError("this version redoes partitions by command", f"Use `{order.command}`.")
             topology, tasks = topology_and_tasks(order.topology, dag_id=order.dag_id)
             self._work = _worker(topology, tasks, order)
             with self._work.open_ledger(order.incarnation) as ledger:

@@ -21,7 +21,7 @@ from airflow_trident.errors import ConfigurationError, TransitionError, begun, e
 from airflow_trident.names import Composed
 from airflow_trident.plugin.rows import Sight
 from airflow_trident.protocol.records import Status, TxRecord
-from airflow_trident.tasks.mending_order import MENDING_DAG, MendingOrder
+from airflow_trident.tasks.mending_order import MENDING_DAG, MendingOrder, partition_words
 
 LATEST = 50
 """How many of the latest runs that do the same are looked at."""
@@ -52,6 +52,8 @@ def start(order: MendingOrder) -> str:
 
     _require_startable(order)
     scope = order.txid if order.txid is not None else f"{order.first}-{order.last}" if order.first else "unfinished"
+    if order.partition:
+        scope = "_".join(filter(None, (order.partition, order.to, order.choice)))
     # Airflow keeps ids that begin with "backfill__" for its own backfills.
     prefix = f"{_RUNS.of('page', order.action, order.topology, scope)}__"
     before = _runs(prefix)
@@ -89,6 +91,7 @@ def latest(topology: str, sight: Sight) -> list[dict[str, Any]]:
             "reason": run["conf"].get("reason", "") if run["run_id"] in visible else "",
             "action": run["conf"].get("action", ""),
             "txid": run["conf"].get("txid"),
+            "partitions": partition_words(**run["conf"]),
             "said": lines_by_run.get(run["run_id"], []),
         }
         for run in runs

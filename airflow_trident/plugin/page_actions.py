@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, Literal
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
@@ -17,7 +18,7 @@ from fastapi import HTTPException
 
 from airflow_trident.errors import ConfigurationError, TransitionError, cleaned
 from airflow_trident.ledger.ledger import Ledger
-from airflow_trident.plugin import airflow_runs
+from airflow_trident.plugin import airflow_runs, page_partitions
 from airflow_trident.plugin.page_data import (
     dags_of_backfill,
     dags_of_topology,
@@ -28,6 +29,7 @@ from airflow_trident.plugin.page_data import (
 from airflow_trident.protocol.decide import SeenTopology, SeenTransaction
 from airflow_trident.protocol.diagnosis import PageAction
 from airflow_trident.protocol.records import NO_ATTEMPT, Command, LedgerView, Status
+from airflow_trident.runtime.partition_status import KeyChoice
 from airflow_trident.tasks import telemetry
 from airflow_trident.tasks.mending_order import MENDING_DAG, MendingOrder
 
@@ -37,7 +39,10 @@ LONGEST_REASON = 500
 @dataclass(frozen=True, kw_only=True)
 class Asked:
     """The body of a request. `incarnation`, `epoch`: of the topology as it was shown; `status`, `attempt`: of the
-    transaction as it was shown (no attempt: -1). `txid`; or `first` and `last`; or neither: all unfinished ones."""
+    transaction as it was shown (no attempt: -1). `txid`; or `first` and `last`; or neither: all unfinished ones.
+
+    A redo of a bound topology has `partition`, `to`, `choice`, `gone` and `empty`, as `MendingOrder` has them.
+    `revision`: of the only partition, as it was shown."""
 
     action: PageAction
     reason: str
@@ -48,6 +53,12 @@ class Asked:
     last: int | None = None
     status: Status | None = None
     attempt: int = NO_ATTEMPT
+    partition: str = ""
+    to: str = ""
+    choice: KeyChoice | Literal[""] = ""
+    gone: Literal["", "take"] = ""
+    empty: Literal["", "take"] = ""
+    revision: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +84,10 @@ def act(topology: str, request: Asked, user: Any) -> Done:
         ledger.listener = telemetry.listen
         view = ledger.view(request.txid or 0)
         owning = dags_of_topology(ledger, view) | ({view.tx.claim.dag_id} if view.tx else set())
-        if request.action is PageAction.BACKFILL and request.txid is None:
+        if request.partition:
+            first, last, now = request.partition, request.to, datetime.now(UTC)
+            owning |= page_partitions.dags_of_redo(ledger, view, first, last, request.revision, now)
+        elif request.action is PageAction.BACKFILL and request.txid is None:
             owning |= dags_of_backfill(ledger, view, request.first, request.last)
         if not may_edit(user, owning):
             raise HTTPException(403, f"You may not change topology {topology}: {_needed(owning)}.")
@@ -97,6 +111,11 @@ def act(topology: str, request: Asked, user: Any) -> Done:
         last=request.last,
         seen_status=str(request.status or ""),
         seen_attempt=request.attempt,
+        partition=request.partition,
+        to=request.to,
+        choice=request.choice,
+        gone=request.gone,
+        empty=request.empty,
     )
     run_id = airflow_runs.start(order)
     return Done(f"run {run_id} of DAG {MENDING_DAG} does it", MENDING_DAG, run_id)
@@ -127,7 +146,17 @@ def require_meant(request: Asked) -> str:
         raise ConfigurationError(f"{request.action} is about a topology", "Give no txid.")
     if request.action in (PageAction.PAUSE, PageAction.RESUME) and request.epoch is None:
         raise ConfigurationError(f"{request.action} is about a topology as it was seen", "Give its epoch.")
+    _require_meant_partitions(request)
     return reason
+
+
+def _require_meant_partitions(request: Asked) -> None:
+    if request.partition and request.action is not PageAction.BACKFILL:
+        raise ConfigurationError(f"{request.action} is about no partition", "Give its transaction.")
+    if request.partition and (request.txid is not None or request.first is not None):
+        raise ConfigurationError("partitions and transactions exclude each other", "Give partition and to, or txids.")
+    if not request.partition and (request.to or request.choice or request.gone or request.empty):
+        raise ConfigurationError("the first partition is missing", "Give partition.")
 
 
 def may_edit(user: Any, dag_ids: set[str]) -> bool:

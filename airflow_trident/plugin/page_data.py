@@ -13,7 +13,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from airflow_trident.contracts.wing import Beside
@@ -22,7 +22,7 @@ from airflow_trident.hooks.zookeeper import ZooKeeperHook
 from airflow_trident.ledger.ledger import Ledger
 from airflow_trident.ledger.open import Ledgers, Overview, SessionPool
 from airflow_trident.ledger.plan_pictures import picture_in
-from airflow_trident.plugin import airflow_runs
+from airflow_trident.plugin import airflow_runs, page_partitions
 from airflow_trident.plugin.rows import (
     Sight,
     code_words,
@@ -52,7 +52,7 @@ _AT_WORK = frozenset({Status.PROCESSING, Status.PROCESSED, Status.COMMITTING})
 class Choice:
     """`statuses`: empty means all; `text`: in the run, DAG, owner or error, or a txid, or a range (``5 to 24``);
     `from_ms`, `to_ms`: when the transaction began; `after`: the page begins after this txid; `oldest_first`: the
-    order."""
+    order; `partition`: only transactions of this partition, the first of which is `up_to` or a lower one."""
 
     statuses: frozenset[Status] = frozenset()
     text: str = ""
@@ -60,11 +60,13 @@ class Choice:
     to_ms: int | None = None
     after: int | None = None
     oldest_first: bool = False
+    partition: str = ""
+    up_to: int | None = None
 
     @property
     def reads_all(self) -> bool:
         """Must a record be read to know whether it belongs to the list?"""
-        return bool(self.text) and self._range is None
+        return bool(self.partition) or (bool(self.text) and self._range is None)
 
     @property
     def _range(self) -> tuple[int, int] | None:
@@ -81,6 +83,8 @@ class Choice:
         last = len(kept) if self.to_ms is None else bisect_right(kept, self.to_ms, key=begun_ms)
         if self._range is not None:
             first, last = max(first, bisect_left(kept, self._range[0])), min(last, bisect_right(kept, self._range[1]))
+        if self.up_to is not None:
+            last = min(last, bisect_right(kept, self.up_to))
         wanted = [txid for txid in kept[first:last] if self._may_be(txid, view)]
         if not self.oldest_first:
             wanted.reverse()
@@ -95,11 +99,24 @@ class Choice:
     def _may_be(self, txid: int, view: LedgerView) -> bool:
         return not self.statuses or bool(self.statuses & _may_have_status(txid, view))
 
+    def ends_with(self, record: TxRecord) -> bool:
+        """Is none behind it on the list? Not behind the first transaction of a partition."""
+        if record.partition is None or self.oldest_first:
+            return False
+        return (record.partition.key, record.partition.n) == (self.partition, 1)
+
     def has(self, record: TxRecord, shown: str) -> bool:
         """:param shown: what the user sees of the record: nobody can search in what is hidden from them."""
         if self.statuses and record.status not in self.statuses:
             return False
-        return not self.reads_all or self.text.casefold() in shown.casefold() or self.text == str(record.txid)
+        if self.partition and self.partition not in record.partitions:
+            return False
+        return (
+            not self.text
+            or self._range is not None
+            or self.text.casefold() in shown.casefold()
+            or self.text == str(record.txid)
+        )
 
 
 def _may_have_status(txid: int, view: LedgerView) -> frozenset[Status]:
@@ -172,9 +189,13 @@ def transactions(topology: str, sight: Sight, txid: int | None = None, choice: C
         history = latest_committed(ledger, view)
         near = [*unfinished, *history[-ASKED:]]
         visible = sight.may_see(dags_of(near, outcome))
+        partitions = page_partitions.calendar(view)
+        if choice.partition:
+            choice = replace(choice, up_to=page_partitions.latest_of(ledger, partitions, choice.partition))
         page, more, count = _page(ledger, view, choice, sight, visible)
         chosen = None if txid is None else ledger.view(txid).tx
         code = code_words(ledger, chosen) if chosen is not None and visible else ""
+        partition_now = None if chosen is None else page_partitions.partition_now(ledger, chosen)
         beside = ledgers.beside([topology])
         eventless = without_event(ledger, view)
         picture = picture_in(ledger) if visible else None
@@ -205,6 +226,7 @@ def transactions(topology: str, sight: Sight, txid: int | None = None, choice: C
         "plan": None if picture is None else asdict(picture),
         "red_runs": [{"dag_id": dag_id, "run_id": run_id} for dag_id, run_id in red],
         "transactions": [shown_row(record) for record in page],
+        "partitions": page_partitions.described(partitions),
         "more": more,
         "found": count,
         "open": [shown_row(record) for record in unfinished],
@@ -216,6 +238,7 @@ def transactions(topology: str, sight: Sight, txid: int | None = None, choice: C
         else {
             **details(chosen, sight, visible),
             "diagnosis": _diagnosed(evidence, chosen),
+            "partition_now": partition_now,
             "code": code if row(chosen, sight, visible)["visible"] else "",
         },
         "dags": sorted(dags_of(near, outcome) - {""}) if visible else [],
@@ -338,6 +361,8 @@ def _page(
             record = records.get(txid)
             if record is not None and choice.has(record, searched(row(record, sight, visible))):
                 page.append(record)
+                if choice.ends_with(record):
+                    wanted = wanted[:looked]
                 if len(page) == PAGE:
                     break
     more = wanted[looked - 1] if 0 < looked < len(wanted) else None

@@ -23,6 +23,7 @@ from airflow_trident.ledger.workers import Worker
 from airflow_trident.plan.nodes import changed_code
 from airflow_trident.protocol.diagnosis import Diagnosis, Evidence, Stalled, diagnose, is_gone_over, troubles
 from airflow_trident.protocol.outcomes import CoordinatorOutcome
+from airflow_trident.protocol.partition_keys import BOUND_METADATA
 from airflow_trident.protocol.records import NO_ATTEMPT, NOBODY, StagedRef, TxRecord
 from airflow_trident.runtime.staged_batches import manifest_of
 from airflow_trident.staging.area import StagingArea
@@ -31,8 +32,13 @@ from airflow_trident.types import Json
 
 def batch_words(metadata: dict[str, Json]) -> dict[str, str]:
     """Stream -> its part of the batch in words, for streams whose metadata has a known shape."""
-    words = {stream: _words(value) for stream, value in metadata.items()}
+    words = {stream: _words(_of_spout(value)) for stream, value in metadata.items()}
     return {stream: text for stream, text in words.items() if text}
+
+
+def _of_spout(value: Any) -> Any:
+    """The spout's own metadata, without the key of a partition beside it."""
+    return value["batch"] if isinstance(value, dict) and value.keys() == BOUND_METADATA else value
 
 
 def _words(value: Any) -> str:
@@ -191,6 +197,7 @@ def row(record: TxRecord, sight: Sight, visible: bool) -> dict[str, Any]:
         "late_rows": record.late_rows if may_see else {},
         "visible": may_see,
         "streams": sorted(record.metadata) if may_see else [],
+        "partition": None if record.partition is None else {"key": record.partition.key, "n": record.partition.n},
         "batch": batch_words(record.metadata) if may_see else {},
         "error": record.all_errors if may_see else "",
         "owner": str(record.owner) if may_see_owner else "",
@@ -202,7 +209,7 @@ def row(record: TxRecord, sight: Sight, visible: bool) -> dict[str, Any]:
 
 def searched(shown: Mapping[str, Any]) -> str:
     """The texts of a row that a search looks through."""
-    return "\n".join(str(shown[name]) for name in ("dag_id", "run_id", "owner", "error", "batch"))
+    return "\n".join(str(shown[name]) for name in ("dag_id", "run_id", "owner", "error", "batch", "partition"))
 
 
 def details(record: TxRecord, sight: Sight, visible: bool) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from airflow_trident.errors import (
     TridentError,
     UnknownTopologyError,
 )
-from airflow_trident.plugin import airflow_runs, page_actions, page_data
+from airflow_trident.plugin import airflow_runs, page_actions, page_data, page_partitions
 from airflow_trident.plugin.page_actions import Asked
 from airflow_trident.plugin.page_data import Choice
 from airflow_trident.plugin.rows import Sight
@@ -107,6 +107,7 @@ def list_transactions(
     to_ms: int | None = None,
     after: int | None = None,
     oldest_first: bool = False,
+    partition: str = "",
 ) -> dict[str, Any]:
     choice = Choice(
         statuses=frozenset(status),
@@ -115,12 +116,20 @@ def list_transactions(
         to_ms=to_ms,
         after=after,
         oldest_first=oldest_first,
+        partition=partition.strip(),
     )
     sight = _sight(user)
     content = page_data.transactions(topology, sight, txid if txid > 0 else None, choice)
     may_act = page_actions.may_edit(user, set(content["dags"])) and content["visible"]
     mending = airflow_runs.latest(topology, sight) if content["visible"] else []
     return {**content, "dags": sorted(sight.dags.intersection(content["dags"])), "may_act": may_act, "mending": mending}
+
+
+@app.get("/api/topologies/{topology}/partitions", dependencies=_AUTHENTICATED)
+def list_partitions(topology: str, period: str = "") -> dict[str, Any] | None:
+    """Keys, statuses and numbers, which each user may see."""
+    with page_data.open_ledgers() as ledgers:
+        return page_partitions.grid(ledgers.ledger(topology), period.strip())
 
 
 @app.post("/api/topologies/{topology}/actions")

@@ -15,10 +15,19 @@ MENDING_DAG = "airflow_trident_mending"
 """The id of the DAG for actions that need the topology's code; :func:`airflow_trident.trident_mending_dag` makes it."""
 
 
+def partition_words(partition: str = "", to: str = "", choice: str = "", **_: Any) -> str:
+    """The partitions of an order: ``2026-11-24``, or ``2026-11-01 to 2026-11-24, missing ones``."""
+    span = partition if to in ("", partition) else f"{partition} to {to}"
+    return f"{span}, {choice} ones" if choice else span
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MendingOrder:
     """`dag_id`: of the topology's DAG; `incarnation`: of its ledger; `by`: the user. `txid`: one transaction, with the
-    status and attempt that the page showed; or `first` and `last`, inclusive; neither: all unfinished ones."""
+    status and attempt that the page showed; or `first` and `last`, inclusive; neither: all unfinished ones.
+
+    A redo of a bound topology has the partitions from `partition` to `to`, inclusive. `choice`: only ``"missing"``,
+    ``"changed"`` or ``"failed"`` ones; "" all. `gone`, `empty`: see `Partitions`."""
 
     action: PageAction
     topology: str
@@ -31,6 +40,11 @@ class MendingOrder:
     last: int | None = None
     seen_status: str = ""
     seen_attempt: int = NO_ATTEMPT
+    partition: str = ""
+    to: str = ""
+    choice: str = ""
+    gone: str = ""
+    empty: str = ""
 
     @property
     def seen(self) -> SeenTransaction | None:
@@ -46,6 +60,10 @@ class MendingOrder:
         """The command that does the same where the topology's code is."""
         selected = "--failed" if self.first is None else f"--from {self.first} --to {self.last}"
         selected = selected if self.txid is None else f"--txid {self.txid}"
+        if self.partition:
+            options = [f"--to {self.to}"] * bool(self.to) + [f"--{self.choice or 'redo'}"]
+            taken = [f"--{name} {value}" for name, value in (("gone", self.gone), ("empty", self.empty)) if value]
+            selected = " ".join([f"--partition {self.partition}", *options, *taken])
         reason = shlex.quote(self.reason)
         words = {
             PageAction.BACKFILL: f"backfill {self.topology} {selected}",
@@ -56,7 +74,7 @@ class MendingOrder:
         return f"airflow trident {words[self.action]}"
 
     def conf(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        return {name: value for name, value in asdict(self).items() if value is not None and value != ""}
 
     @classmethod
     def of(cls, conf: dict[str, Any] | None) -> Self:

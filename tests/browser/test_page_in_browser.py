@@ -10,6 +10,7 @@ from playwright.sync_api import expect
 
 from airflow_trident.ledger.open import Ledgers
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
+from airflow_trident.protocol.partitions import Partitions
 from airflow_trident.protocol.records import Command, Status
 from airflow_trident.storm.workers.deployments import Deployments, deploy
 from airflow_trident.tasks.mending_order import MENDING_DAG
@@ -30,6 +31,8 @@ from tests.fixtures.browser import (
 )
 from tests.fixtures.ledger import commit
 from tests.fixtures.page import PageServer, begin, fail
+from tests.fixtures.page_actions import numbers
+from tests.fixtures.page_days import LONG_AGO, begin_key, definition_of, put_days
 from tests.fixtures.page_ledgers import OTHERS
 
 __all__ = ["browser", "login", "page", "small"]
@@ -360,6 +363,85 @@ def test_nobody_sees_anything_without_login(login: Login) -> None:
     window = login("", "/trident/?topology=orders")
     expect(window.locator("body")).to_contain_text("Not authenticated")
     expect(window.locator("#rows")).to_have_count(0)
+
+
+# ---- partitions ----------------------------------------------------------------------------------------------------
+
+WEEKS = Partitions("week", begin="2020-W01")
+HOURS = Partitions("hour", begin="2020-02-01T00:00:00")
+
+
+@pytest.fixture
+def days(page: PageServer) -> str:
+    name = f"days-{next(numbers)}"
+    with page.ledger(name) as ledger:
+        put_days(ledger)
+    return name
+
+
+def of_month(name: str, period: str = LONG_AGO) -> str:
+    return f"/trident/?topology={name}&period={period}"
+
+
+def test_the_days_of_a_month_are_a_calendar_and_a_click_shows_the_transactions_of_one(login: Login, days: str) -> None:
+    window = login("ada", of_month(days), height=1300)
+    cell = window.get_by_role("button", name=re.compile("^2020-02-02: committed, revision 3"))
+    expect(cell).to_have_attribute("aria-pressed", "false")
+    expect(window.locator("#partitions-title")).to_have_text("Partitions: days of Europe/Berlin, from 2020-01-30")
+    expect(window.locator("#partitions-count")).to_have_text(
+        re.compile("^2 committed, 2 failed, 1 skipped, 24 missing$")
+    )
+    expect(window.locator("#partitions tbody tr").first.locator("button.cell")).to_have_count(2)  # a Saturday
+    expect(window.locator("#rows button.txid")).to_have_count(7)
+    cell.click()
+    expect(window.locator("#rows button.txid")).to_have_text(["4", "3", "2"])
+    expect(window.locator("#rows td[data-label=Partition]")).to_have_text(
+        ["2020-02-02 #3", "2020-02-02 #2", "2020-02-02"]
+    )
+    expect(window.locator("tr.open td.wide")).to_contain_text("2020-02-02, revision 3 of 3")
+    expect(window.locator("tr.open td.wide")).to_contain_text("lines: 1 file, 3.9 KB: 2020-02-02.json")
+    expect(window.locator("#partition")).to_contain_text("transaction 4, committed 20")
+    open_row(window, 2)
+    expect(window.locator("tr.open td.wide")).to_contain_text("revision 1 of 3; replaced by transaction 4")
+    window.get_by_role("button", name="Show all transactions").click()
+    expect(window.locator("#rows button.txid")).to_have_count(7)
+    window.get_by_role("button", name="Earlier").click()
+    expect(window.locator("#period")).to_have_text("2020-01")
+    expect(window.locator("button.cell")).to_have_count(2)
+    expect(window.get_by_role("button", name="Earlier")).to_be_disabled()
+
+
+def test_the_arrow_keys_lead_through_the_days_and_enter_chooses_one(login: Login, days: str) -> None:
+    window = login("vera", of_month(days))
+    cells = window.locator("button.cell")
+    expect(cells).to_have_count(29)
+    assert window.locator("button.cell[tabindex='0']").count() == 1
+    window.locator("button.cell[tabindex='0']").focus()
+    for key in ("Home", "ArrowDown", "ArrowRight", "ArrowUp"):
+        window.keyboard.press(key)
+    expect(cells.nth(1)).to_be_focused()
+    window.keyboard.press("Enter")
+    expect(window.locator("#rows button.txid")).to_have_text(["4", "3", "2"])
+    expect(cells.nth(1)).to_be_focused()
+    expect(window.locator("#partition button.act")).to_have_count(0)  # who may only look has no Redo
+
+
+@pytest.mark.parametrize("width", [360, 768, 1440])
+@pytest.mark.parametrize("step", [None, WEEKS, HOURS], ids=["days", "weeks", "hours"])
+def test_a_grid_is_in_the_window_whatever_its_width(
+    login: Login, page: PageServer, width: int, step: Partitions | None
+) -> None:
+    name = f"days-{next(numbers)}"
+    with page.ledger(name) as ledger:
+        if step is None:
+            put_days(ledger)
+        else:
+            ledger.register(definition_of(step))
+            commit(ledger, begin_key(ledger, step.begin, step))
+    window = login("ada", of_month(name, "2020" if step is WEEKS else LONG_AGO), width=width, height=800)
+    expect(window.locator("button.cell")).to_have_count({None: 29, WEEKS: 53, HOURS: 696}[step])
+    expect(window.locator("button.cell").nth(1)).to_be_visible()
+    assert window.evaluate("document.scrollingElement.scrollWidth") <= width
 
 
 # ---- for everybody -------------------------------------------------------------------------------------------------

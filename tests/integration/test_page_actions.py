@@ -30,6 +30,7 @@ from tests.fixtures.page_actions import (
     tx,
     whole,
 )
+from tests.fixtures.page_days import LONG_AGO, begin_key, put_days
 from tests.fixtures.page_ledgers import put_three
 
 pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper]
@@ -182,6 +183,106 @@ def test_a_run_with_any_failed_task_of_the_topology_is_cleared(page: PageServer,
     answer = page.act("ada", name, action="clear-runs", **seen(page, name))
     assert answer.json()["text"] == f"1 run is cleared: {run_id}"
     assert state_of_run(page, run_id, "two") == "queued"
+
+
+# ---- partitions ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def days(page: PageServer) -> str:
+    name = f"days-{next(numbers)}"
+    with page.ledger(name) as ledger:
+        put_days(ledger)
+    return name
+
+
+def test_a_bound_topology_has_a_grid_for_all_who_log_in_and_its_transactions_their_partitions(
+    page: PageServer, days: str
+) -> None:
+    for user in ("ada", "vera", "paul_of_others"):
+        grid = page.shown(days, user, f"/partitions?period={LONG_AGO}")
+        assert [cell["status"] for cell in grid["cells"][:6]] == [
+            *("COMMITTED", "COMMITTED", "FAILED", "MISSING", "SKIPPED", "FAILED"),
+        ]
+        assert "row 7" not in str(grid)
+    assert page.ask("", "GET", f"/api/topologies/{days}/partitions").status_code == 401
+    shown = page.shown(days, query="?partition=2020-02-02&txid=2")
+    assert [(row["txid"], row["partition"]["n"]) for row in shown["transactions"]] == [(4, 3), (3, 2), (2, 1)]
+    assert shown["details"]["partition_now"] == {"n": 3, "txid": 4, "committed_txid": 4}
+    assert shown["partitions"] == {"step": "day", "timezone": "Europe/Berlin", "begin": "2020-01-30"}
+
+
+def test_a_grid_is_asked_for_in_vain_of_no_period_of_unbound_and_of_unknown_topologies(
+    page: PageServer, days: str, topology: str
+) -> None:
+    assert page.ask("ada", "GET", f"/api/topologies/{days}/partitions?period=2020").status_code == 422
+    assert page.ask("ada", "GET", "/api/topologies/nope/partitions").status_code == 404
+    assert page.shown(topology, query="/partitions") is None
+    assert page.shown(topology)["partitions"] is None
+    assert page.ask("ada", "GET", f"/api/topologies/{days}?partition=2020-02-30").status_code == 422
+
+
+REDO = {"action": "backfill", "partition": "2020-02-02", "to": "2020-02-04", "choice": "missing", "empty": "take"}
+
+
+def test_a_redo_of_partitions_is_a_run_of_the_mending_dag_and_only_one(page: PageServer, days: str) -> None:
+    asked = {**seen(page, days), **REDO}
+    answer = page.act("uwe", days, **asked)
+    assert answer.status_code == 200, answer.text
+    run_id = answer.json()["run_id"]
+    assert run_id.startswith(f"page__backfill__{days}__2020-02-02_2020-02-04_missing__")
+    conf = run_of(page, run_id)["conf"]
+    assert {name: conf.get(name) for name in REDO} == REDO
+    assert "gone" not in conf
+    again = page.act("ada", days, **asked)
+    assert again.status_code == 409
+    assert run_id in again.json()["detail"]
+    (shown,) = page.shown(days)["mending"]
+    assert shown["partitions"] == "2020-02-02 to 2020-02-04, missing ones"
+    assert audit(page, days) == [("trident_backfill", user, "words") for user in ("uwe", "ada")]
+
+
+def test_a_redo_is_for_those_who_may_change_the_dags_of_its_partitions(page: PageServer, days: str) -> None:
+    with page.ledger(days) as ledger:
+        for txid in (7, begin_key(ledger, "2020-02-07", dag_id="others")):
+            ledger.skip(txid, "withdrawn")
+        for _ in range(25):  # the latest transactions are of one DAG
+            commit(ledger, begin_key(ledger, "2020-02-01"))
+    asked = {**seen(page, days), "action": "backfill"}
+    assert page.act("vera", days, **asked, partition="2020-02-01").status_code == 403
+    assert page.act("paul_of_words", days, **asked, partition="2020-02-01", to="2020-02-08").status_code == 403
+    assert page.act("paul_of_words", days, **asked, partition="2020-02-01", to="2020-02-06").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("changed", "status", "said"),
+    [
+        ({"revision": 2}, 409, "is at revision 3 now"),
+        ({"partition": "2020-02-30"}, 422, "no key of a day"),
+        ({"partition": "2020-02-05"}, 422, "Give the earlier one first"),
+        ({"to": "9000-01-01"}, 422, "Ask for it then"),
+        ({"choice": "all"}, 422, "Input should be"),
+        ({"gone": "yes"}, 422, "Input should be"),
+        ({"partition": ""}, 422, "the first partition is missing"),
+        ({"first": 1, "last": 2}, 422, "exclude each other"),
+        ({"action": "pause"}, 422, "is about no partition"),
+        ({"reason": " "}, 422, "wants a reason"),
+        ({"incarnation": "another-life"}, 409, "another"),
+    ],
+)
+def test_a_redo_that_cannot_be_meant_starts_nothing(
+    page: PageServer, days: str, changed: dict[str, Any], status: int, said: str
+) -> None:
+    answer = page.act("ada", days, **{**seen(page, days), **REDO, **changed})
+    assert answer.status_code == status, answer.text
+    assert said in str(answer.json()["detail"])
+    assert page.shown(days)["mending"] == []
+
+
+def test_a_redo_of_an_unbound_topology_is_refused(page: PageServer, topology: str) -> None:
+    answer = page.act("ada", topology, **{**seen(page, topology), **REDO})
+    assert answer.status_code == 422
+    assert "not bound to partitions" in answer.json()["detail"]
 
 
 # ---- who may -------------------------------------------------------------------------------------------------------

@@ -2,10 +2,11 @@ import {at, make, PHASES, say} from "./dom.js";
 import {get} from "./api.js";
 import {prepare} from "./actions.js";
 import {drawOverview} from "./overview.js";
+import {drawPartitions, prepareGrid} from "./partitions.js";
 import {forget} from "./rows.js";
 import {drawTopology} from "./topology.js";
 
-const REFRESH_MS = 4000, AFTER_ERROR_MS = 15000, STALE_MS = 20000;
+const GRID_MS = 30000, REFRESH_MS = 4000, AFTER_ERROR_MS = 15000, STALE_MS = 20000;
 const asked = new URLSearchParams(location.search);
 const number = name => asked.has(name) && Number(asked.get(name)) > 0 ? Number(asked.get(name)) : null;
 
@@ -20,8 +21,9 @@ for (const kind of ["pointerup", "pointercancel", "pointermove", "keyup"]) addEv
 addEventListener("blur", released);
 
 /* What is shown. `topology`: empty for the overview. `trail`: the txid after which each page begins, from the second page
-   to this one. `oldestFirst`: the order of the pages, always by txid; other columns sort only the rows of one page. */
-const now = {topology: "", opened: number("txid"), details: null, data: null, trail: [], oldestFirst: false, sort: {by: "txid", down: true}, found: false, readAt: 0};
+   to this one. `partition`: the chosen one; `period`: of the grid, empty for the latest. `oldestFirst`: the order of the pages, always by txid; other columns sort only the rows of one page. */
+const now = {topology: "", opened: number("txid"), details: null, data: null, trail: [], oldestFirst: false, sort: {by: "txid", down: true}, found: false, readAt: 0,
+  partition: asked.get("partition") || "", period: "", grid: null};
 
 /* Airflow's own theme if the page is in Airflow's frame, else the system's. */
 function theme() {
@@ -31,12 +33,24 @@ function theme() {
 }
 
 const isAskedRun = tx => asked.has("run_id") && tx.run_id === asked.get("run_id") && tx.dag_id === asked.get("dag_id");
-const filtered = () => Boolean(at("status").value || at("text").value.trim() || at("from").value || at("to").value);
+const filtered = () => Boolean(now.partition || at("status").value || at("text").value.trim() || at("from").value || at("to").value);
 const shown = () => ({
   opened: now.opened, details: now.details, sort: now.sort, filtered, paged: () => now.trail.length > 0, reload: load,
   asked: tx => (asked.has("txid") && Number(asked.get("txid")) === tx.txid) || isAskedRun(tx),
+  partition: now.partition, choose,
   toggle: txid => { now.opened = now.opened === txid ? null : txid; now.details = null; drawTopology(now.data, shown()); load(); },
 });
+
+/* Shows the transactions of a partition, the last one open; null: all transactions again. */
+function choose(cell) {
+  const over = !cell || now.partition === cell.key;
+  now.partition = over ? "" : cell.key;
+  now.opened = over || !cell.txid ? null : cell.txid;
+  now.details = null;
+  now.trail = [];
+  drawPartitions(now.grid, {...shown(), data: now.data});
+  load();
+}
 
 function query() {
   const wanted = new URLSearchParams();
@@ -45,6 +59,7 @@ function query() {
   if (at("text").value.trim()) wanted.set("text", at("text").value.trim());
   if (at("from").value) wanted.set("from_ms", new Date(at("from").value).getTime());
   if (at("to").value) wanted.set("to_ms", new Date(at("to").value).getTime());
+  if (now.partition) wanted.set("partition", now.partition);
   if (now.oldestFirst) wanted.set("oldest_first", "true");
   if (now.trail.length) wanted.set("after", now.trail[now.trail.length - 1]);
   return wanted.toString();
@@ -64,11 +79,12 @@ async function chosen() {
 
 function show(topology) {
   now.topology = topology;
-  now.details = now.data = null;
+  now.details = now.data = now.grid = null;
   now.trail = [];
+  now.period = asked.get("period") || "";
   forget();
   for (const id of ["notice", "hint"]) say(id);
-  for (const id of ["done", "list", "key", "overview", "charts-part", "mending-part", "named-part", "pipeline-line", "workers-line", "empty"]) at(id).hidden = true;
+  for (const id of ["done", "list", "key", "overview", "partitions-part", "charts-part", "mending-part", "named-part", "pipeline-line", "workers-line", "empty"]) at(id).hidden = true;
   at("one").hidden = !topology;
   at("all").hidden = Boolean(topology);
   at("back").hidden = at("command").hidden = !topology;
@@ -83,6 +99,7 @@ function open(topology) {
   history.pushState({topology}, "", url);
   for (const key of [...asked.keys()]) asked.delete(key);
   now.opened = null;
+  now.partition = "";
   show(topology);
   at("fresh").textContent = "reading the ledger …";
   load();
@@ -105,6 +122,24 @@ async function readTopology() {
     now.trail = [opened + 1];
   }
   drawTopology(answer, shown());
+  await readPartitions();
+}
+
+/* The grid is read again if a transaction has moved, another period is wanted, or half a minute is over. */
+let gridMark = "", gridAt = 0;
+async function readPartitions() {
+  const {topology, data, period} = now;
+  if (!data.partitions) return;
+  const mark = JSON.stringify([topology, period, data.incarnation, data.begun, data.committed, data.failed, data.skipped, data.open.map(tx => [tx.txid, tx.status])]);
+  if (!now.grid || mark !== gridMark || Date.now() - gridAt > GRID_MS) {
+    const grid = await get(`topologies/${encodeURIComponent(topology)}/partitions${period ? `?period=${period}` : ""}`);
+    await held;
+    if (topology !== now.topology || period !== now.period) { again = true; return; }
+    now.grid = grid;
+    gridMark = mark;
+    gridAt = Date.now();
+  }
+  drawPartitions(now.grid, {...shown(), data});
 }
 
 async function readOverview() {
@@ -156,7 +191,8 @@ function listen() {
   let typed = null;
   at("text").addEventListener("input", () => { clearTimeout(typed); typed = setTimeout(() => { now.trail = []; load(); }, 300); });
   at("search").addEventListener("input", () => now.all && drawOverview(now.all, at("search").value, open));
-  at("clear").addEventListener("click", () => { for (const id of ["status", "text", "from", "to"]) at(id).value = ""; now.trail = []; load(); });
+  for (const side of ["before", "after"]) at(`period-${side}`).addEventListener("click", () => { if (now.grid && now.grid[side]) { now.period = now.grid[side]; load(); } });
+  at("clear").addEventListener("click", () => { now.partition = ""; for (const id of ["status", "text", "from", "to"]) at(id).value = ""; now.trail = []; load(); });
   at("older").addEventListener("click", () => { if (now.data && now.data.more !== null) { now.trail.push(now.data.more); load(); } });
   at("newer").addEventListener("click", () => { now.trail.pop(); load(); });
   at("back").addEventListener("click", event => { event.preventDefault(); open(""); });
@@ -168,7 +204,7 @@ function listen() {
     if (now.data) drawTopology(now.data, shown());
     load();
   });
-  addEventListener("popstate", () => { const topology = new URLSearchParams(location.search).get("topology") || ""; now.opened = null; show(topology); load(); });
+  addEventListener("popstate", () => { const topology = new URLSearchParams(location.search).get("topology") || ""; now.opened = null; now.partition = ""; show(topology); load(); });
   /* No requests while the page is hidden, and one at once when it is visible again. */
   document.addEventListener("visibilitychange", () => { if (!document.hidden) load(); });
 }
@@ -181,5 +217,6 @@ at("key").replaceChildren(...Object.entries(PHASES).map(([status, words]) => {
 theme();
 try { new parent.MutationObserver(theme).observe(parent.document.documentElement, {attributeFilter: ["class"]}); } catch (e) { /* alone */ }
 prepare();
+prepareGrid();
 listen();
 load();

@@ -13,6 +13,16 @@ function statusOf(tx) {
   return cell;
 }
 
+const partitionOf = tx => tx.partition ? `${tx.partition.key}${tx.partition.n > 1 ? ` #${tx.partition.n}` : ""}` : "";
+
+/* The partition of a transaction: which of its revisions it is, and what has replaced it. `last`: of the partition now. */
+function revision(tx, last) {
+  if (!tx.partition) return "";
+  const of = `${tx.partition.key}, revision ${tx.partition.n}${last ? ` of ${last.n}` : ""}`;
+  if (!last || last.txid <= tx.txid) return of;
+  return `${of}; ${last.committed_txid > tx.txid ? `replaced by transaction ${last.committed_txid}` : `transaction ${last.txid} has the partition now`}`;
+}
+
 /* The phases of a transaction one after the other. `longest` milliseconds are the whole width. */
 function bar(tx, longest) {
   const made = make("div", {className: "time"}), all = phases(tx), begun = all.length ? all[0][1] : 0;
@@ -37,7 +47,7 @@ const batch = tx => {
 };
 
 const MOVING = ["PROCESSING", "PROCESSED", "COMMITTING"];
-const NAMES = ["Txid", "Status", "Run", "Attempts", "Rows read", "Rows staged", "Size", "Begun", "Processing", "Waiting", "Commit", "Phases"];
+const NAMES = ["Txid", "Status", "Partition", "Run", "Attempts", "Rows read", "Rows staged", "Size", "Begun", "Processing", "Waiting", "Commit", "Phases"];
 
 /* The cells of a row. `tick` updates the cells that change with the clock. */
 function row(tx, shown) {
@@ -47,12 +57,13 @@ function row(tx, shown) {
   const moving = {bar: cell("")};
   for (const status of MOVING) moving[status] = cell("", "number");
   const cells = [
-    cell(opener, "number"), cell(statusOf(tx), "status"), cell(batch(tx), "run"),
+    cell(opener, "number"), cell(statusOf(tx), "status"), cell(partitionOf(tx)), cell(batch(tx), "run"),
     cell(tx.attempt === null ? "0" : count(tx.attempt + 1), "number"), cell(count(tx.rows_read), "number"),
     cell(count(tx.rows_staged), "number"), cell(size(tx.bytes), "number spare"), cell(moment(tx.times_ms.begun), "spare"),
     ...MOVING.map(status => moving[status]), moving.bar,
   ];
   cells.forEach((one, place) => { one.dataset.label = NAMES[place]; });
+  if (!shown.data.partitions) cells.splice(2, 1);
   const made = make("tr", {className: `row${shown.asked(tx) ? " asked" : ""}${opened ? " open" : ""}`}, cells);
   made.addEventListener("click", event => { if (!event.target.closest("a") && getSelection().isCollapsed) shown.toggle(tx.txid); });
   const rows = [made];
@@ -63,6 +74,7 @@ function row(tx, shown) {
 function inside(tx, shown) {
   const list = make("dl", {}), details = shown.details && shown.details.txid === tx.txid ? shown.details : null;
   const put = (name, value) => value && list.append(make("dt", {textContent: name}), make("dd", {}, value));
+  put("Partition", revision(tx, details && details.partition_now));
   put("Batch", Object.entries(tx.batch).map(([stream, words]) => `${stream}: ${words}`).join("; ") || tx.streams.join(", "));
   put("Rows by state", Object.entries(tx.rows).map(([name, n]) => `${name}: ${count(n)}`).join(", "));
   put("Size", tx.bytes === null ? "" : size(tx.bytes));

@@ -77,12 +77,12 @@ const namedWorker = one => make("tr", {}, [one.worker, one.status, one.epoch ===
 }));
 
 const mending = data => data.mending.map(run => make("li", {},
-  `${run.action}${run.txid ? ` of transaction ${run.txid}` : ""}${run.by ? ` by ${run.by}` : ""}${run.reason ? ` (${run.reason})` : ""}: `, runLink(run.dag_id, run.run_id, run.state),
+  `${run.action}${run.txid ? ` of transaction ${run.txid}` : run.partitions ? ` of ${run.partitions}` : ""}${run.by ? ` by ${run.by}` : ""}${run.reason ? ` (${run.reason})` : ""}: `, runLink(run.dag_id, run.run_id, run.state),
   run.said.map(line => make("div", {className: "said", textContent: line}))));
 
 const KEYS = {
   txid: tx => tx.txid, status: tx => tx.status, attempts: tx => tx.attempt ?? -1, read: tx => tx.rows_read ?? -1, staged: tx => tx.rows_staged ?? -1,
-  size: tx => tx.bytes ?? -1, begun: tx => tx.times_ms.begun || 0, PROCESSING: tx => phaseMs(tx, "PROCESSING") ?? -1,
+  partition: tx => tx.partition ? tx.partition.key : "", size: tx => tx.bytes ?? -1, begun: tx => tx.times_ms.begun || 0, PROCESSING: tx => phaseMs(tx, "PROCESSING") ?? -1,
   PROCESSED: tx => phaseMs(tx, "PROCESSED") ?? -1, COMMITTING: tx => phaseMs(tx, "COMMITTING") ?? -1, run: tx => tx.run_id,
 };
 
@@ -97,6 +97,7 @@ function drawList(data, shown, all) {
   /* Bars of running transactions may leave the cell: otherwise one that hangs would make all other bars tiny. */
   const ended = all.filter(tx => !["PROCESSING", "PROCESSED", "COMMITTING"].includes(tx.status)).map(phases).filter(one => one.length);
   const longest = Math.max(1, ...ended.map(one => one[one.length - 1][2] - one[0][1]));
+  for (const head of document.querySelectorAll("th.bound")) head.hidden = !data.partitions;
   drawRows(all, {...shown, data, mayAct: data.may_act}, longest);
   at("list").hidden = at("key").hidden = !all.length;
   const filtered = shown.filtered(), found = data.found === null ? "" : `${count(data.found)} ${filtered ? "found" : "kept"}; `;
