@@ -7,7 +7,8 @@ changes between the two is noticed. With `changed_by` the look is ``count`` and 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -16,7 +17,7 @@ from zoneinfo import ZoneInfo
 
 from airflow_trident.contracts.bound_spout import KeyedCoordinator
 from airflow_trident.contracts.spout import Emitter, PartitionChange, Split, Spout, not_metadata_of
-from airflow_trident.errors import ConfigurationError, SourceChangedError
+from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceChangedError
 from airflow_trident.io.datasets import Dataset
 from airflow_trident.protocol.partitions import Partition, Partitions
 from airflow_trident.types import Json, Schema
@@ -108,10 +109,11 @@ class RowsByTime:
                 digest.take(piece)
             return digest.count, digest.text
         with self.source.opened() as connection:
-            table, time = self.source.table_and_key(self.changed_by)
-            condition = self._within(connection, partition, time)
-            if condition is None:
+            table, _ = self.source.table_and_key(self.changed_by)
+            within = self._within(connection, partition, table)
+            if within is None:
                 return 0, ""
+            condition, _ = within
             newest = sa.func.max(table.c[self.changed_by])
             count, changed = connection.execute(sa.select(sa.func.count(), newest).where(*condition)).one()
             return int(count), str(changed)
@@ -122,26 +124,54 @@ class RowsByTime:
 
         table, time = self.source.table_and_key()
         with self.source.opened() as connection:
-            condition = self._within(connection, partition, time)
-        if condition is None:
+            within = self._within(connection, partition, table)
+        if within is None:
             return
+        condition, sample = within
         with self.source.opened(stream_results=True, max_row_buffer=_ROWS_AT_ONCE) as connection:
             columns = self.source.shown_columns(connection, table)
             with connection.execute(sa.select(time.label("trident_key"), *columns).where(*condition)) as rows:
-                yield from self.source.pieces(rows, _ROWS_AT_ONCE)
+                for piece in self.source.pieces(rows, _ROWS_AT_ONCE):
+                    if isinstance(sample, str):
+                        self._require_alike((row[0] for row in piece), sample)
+                    yield piece
 
-    def _within(self, connection: sqlalchemy.Connection, partition: Partition, time: Any) -> tuple[Any, ...] | None:
-        """The condition of a partition; None: there is no row with a time at all.
+    def _within(self, connection: sqlalchemy.Connection, partition: Partition, table: Any) -> tuple[Any, Any] | None:
+        """The condition of a partition, and the greatest time in the table; None: it has no row.
 
         A value of the column shows how its times are written: with a zone, without one, as days or as texts.
+
+        :raises DamagedInputError: a row has no time, or texts are written in several ways. It would be in no partition.
         """
         import sqlalchemy as sa
 
-        sample = connection.execute(sa.select(time).where(time.is_not(None)).limit(1)).scalar()
+        time = table.c[self.source.key]
+        without = sa.select(sa.literal(1)).select_from(table).where(time.is_(None)).limit(1)
+        if connection.execute(without).scalar() is not None:
+            raise DamagedInputError(
+                f"{self.shown}: a row has no {self.source.key!r}, so it is in no partition",
+                f'Give it a time; or leave such rows out: SqlSpout(query="... WHERE {self.source.key} IS NOT NULL").',
+            )
+        least, sample = connection.execute(sa.select(sa.func.min(time), sa.func.max(time))).one()
         if sample is None:
             return None
         begin, end = (self._written(moment, sample) for moment in (partition.start, partition.end))
-        return time >= begin, time < end
+        if isinstance(sample, str):
+            self._require_alike([least], sample)
+        return (time >= begin, time < end), sample
+
+    def _require_alike(self, texts: Iterable[Any], sample: str) -> None:
+        """Texts have the order of their times only if all are written in the same way.
+
+        :raises DamagedInputError: one is not.
+        """
+        is_alike = _form_of(sample).fullmatch
+        for text in texts:
+            if not is_alike(str(text)):
+                raise DamagedInputError(
+                    f"{self.shown}: the column {self.source.key!r} holds {sample!r:.60} and {text!r:.60}",
+                    "Write all its times in the same way, or convert them in a query: SqlSpout(query=...).",
+                )
 
     def _written(self, moment: datetime, sample: Any) -> Any:
         local = moment.astimezone(ZoneInfo(self.time_zone)).replace(tzinfo=None)
@@ -180,6 +210,15 @@ class RowsByTime:
             f"{self.shown}: the column {self.source.key!r} holds {sample!r:.60}",
             "Name a column of timestamps or dates, or of texts such as 2026-01-31 23:59:59 or 2026-01-31T23:59:59Z.",
         )
+
+
+def _form_of(sample: str) -> re.Pattern[str]:
+    """Of all texts that are written like one."""
+    day = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
+    if len(sample) == len("2026-01-31"):
+        return re.compile(day)
+    ending = r"(Z|\+00(:?00)?)" if sample[19:].lstrip(".0123456789") else ""
+    return re.compile(rf"{day}{re.escape(sample[10])}[0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}}(\.[0-9]+)?{ending}")
 
 
 class _Digest:

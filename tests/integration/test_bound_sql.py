@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import json
 import sqlite3
 from collections.abc import Callable
@@ -15,7 +16,7 @@ import pytest
 from airflow_trident import MemoryState, Partitions, SqlSpout, Sum, Topology
 from airflow_trident.contracts.spout import Spout
 from airflow_trident.engine.local import LocalEngine
-from airflow_trident.errors import ConfigurationError, PlanError, SourceChangedError
+from airflow_trident.errors import ConfigurationError, DamagedInputError, PlanError, SourceChangedError
 from airflow_trident.io.connections import Connection
 from airflow_trident.ledger.ledger import MemoryLedger
 from airflow_trident.runtime.local import LocalRunner
@@ -111,6 +112,28 @@ def test_a_column_without_times_is_refused(table: Table, value: str) -> None:
     table.put(("a", 1, value))
     with pytest.raises(ConfigurationError, match="the column 'at' holds"):
         looked_at(table.spout(), UTC_DAYS, "2026-10-25")
+
+
+def test_a_row_without_a_time_is_an_error_as_it_is_in_no_partition(table: Table) -> None:
+    table.put(("a", 1, "2026-10-25 05:00:00"))
+    table.do("INSERT INTO orders VALUES ('b', 2, NULL)")
+    with pytest.raises(DamagedInputError, match="a row has no 'at', so it is in no partition"):
+        looked_at(table.spout(), UTC_DAYS, "2026-10-25")
+    table.do("DELETE FROM orders WHERE at IS NULL")
+    assert cents_of(table.spout(), UTC_DAYS, "2026-10-25") == [1]
+
+
+FORMS = ["2026-10-{} 05:00:00", "2026-10-{}T05:00:00", "2026-10-{}T05:00:00Z", "2026-10-{}", "{}/10/2026 05:00:00", ""]
+
+
+def test_texts_of_times_that_are_written_in_two_ways_are_an_error(tmp_path: Path) -> None:
+    """Their order is not that of their times: a row could be in no partition, or in another one."""
+    cases = itertools.product(itertools.permutations(FORMS, 2), [(24, 25), (25, 25)])
+    for number, ((form, other), days) in enumerate(cases):
+        table = Table(tmp_path / f"{number}.db")
+        table.put(("a", 1, form.format(days[0])), ("b", 2, other.format(days[1])))
+        with pytest.raises((DamagedInputError, ConfigurationError), match="the column 'at' holds"):
+            [cents_of(table.spout(), UTC_DAYS, f"2026-10-{day}") for day in range(23, 27)]
 
 
 def test_a_look_finds_what_came_went_and_changed(table: Table) -> None:
