@@ -723,7 +723,7 @@ def fitting(message: str, schema: Schema, cure: str) -> Iterator[None]:
 
 
 def grouped(table: pa.Table, keys: Sequence[str], verbs: Sequence[tuple[str, str]]) -> list[pa.ChunkedArray]:
-    """One row for each group, in order of appearance: the columns of the keys, then one for each verb.
+    """One row for each group, in an order that Arrow chooses: the columns of the keys, then one for each verb.
 
     Arrow names a result ``{field}_{verb}``, which may be the name of another field. So fields have numbers here.
 
@@ -738,15 +738,12 @@ def grouped(table: pa.Table, keys: Sequence[str], verbs: Sequence[tuple[str, str
     return [groups.column(name) for name in (*by, *(f"{name}_{verb}" for name, verb in aggregations))]
 
 
-_ONE = "one row"
-"""A column. No field of a user can have this name."""
 PartitionValues = tuple[Any, ...]
 """One value per partition column, as a Python value; None for null."""
 
 
 def split_by(table: pa.Table, names: Sequence[str]) -> Iterator[tuple[PartitionValues, pa.Table]]:
     """The rows of each partition; the whole table if there are no partitions. No rows give nothing."""
-    import pyarrow as pa
 
     if not table.num_rows:
         return
@@ -755,13 +752,23 @@ def split_by(table: pa.Table, names: Sequence[str]) -> Iterator[tuple[PartitionV
         return
     if table.select(names).group_by(list(names)).aggregate([]).num_rows > 1:
         table = table.sort_by([(name, "ascending") for name in names])
-    with_ones = table.append_column(_ONE, pa.repeat(1, table.num_rows))
-    first = 0
-    for *values, rows in zip(
-        *(column.to_pylist() for column in grouped(with_ones, names, [(_ONE, "sum")])), strict=True
-    ):
-        yield tuple(values), table.slice(first, rows)
-        first += rows
+    columns = [table.column(name) for name in names]
+    begins = [0, *_changes(columns)]
+    for first, end in zip(begins, [*begins[1:], table.num_rows], strict=True):
+        yield tuple(column[first].as_py() for column in columns), table.slice(first, end - first)
+
+
+def _changes(columns: Sequence[pa.ChunkedArray]) -> list[int]:
+    """The places where a row has another value in one of the columns than the row before."""
+    import pyarrow.compute as pc
+
+    differs = None
+    for column in columns:
+        now, before = column.slice(1), column.slice(0, len(column) - 1)
+        is_other = pc.fill_null(pc.not_equal(now, before), False)
+        is_other = pc.or_(is_other, pc.xor(pc.is_null(now), pc.is_null(before)))
+        differs = is_other if differs is None else pc.or_(differs, is_other)
+    return [] if differs is None else [place + 1 for place in pc.indices_nonzero(differs).to_pylist()]
 
 
 def values_in(footer: Any, names: Sequence[str]) -> PartitionValues | None:

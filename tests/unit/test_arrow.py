@@ -137,3 +137,19 @@ def test_the_rows_of_a_partition_are_together_whatever_its_field_is_called(name:
     table = pa.table({name: [3, 1, 3, 1, 3], "n": [1, 2, 3, 4, 5]})
     found: dict[Any, Any] = {values: part.column("n").to_pylist() for values, part in split_by(table, (name,))}
     assert {values: sorted(rows) for values, rows in found.items()} == {(1,): [2, 4], (3,): [1, 3, 5]}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_each_part_of_a_table_has_the_values_of_its_partition(seed: int) -> None:
+    """Arrow gives groups in an order of its own, if several columns make them."""
+    chance = np.random.default_rng(seed)
+    texts = pa.array(["a", "b", "é/x", "", "a longer text", "ä %.csv", None])
+    rows = int(chance.integers(2, 40))
+    columns = {f"c{place}": texts.take(pa.array(chance.integers(0, len(texts), rows))) for place in range(seed % 4)}
+    table = pa.table({**columns, "n": pa.array(range(rows))})
+    parts = list(split_by(table, list(columns)))
+    values = [part_values for part_values, _ in parts]
+    assert len(values) == len(set(values))
+    for part_values, part in parts:
+        assert all(tuple(row[name] for name in columns) == part_values for row in part.to_pylist())
+    assert sorted(n for _, part in parts for n in part.column("n").to_pylist()) == list(range(rows))
