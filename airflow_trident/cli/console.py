@@ -19,14 +19,15 @@ from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.state import StateSpec
-from airflow_trident.errors import TridentError, cleaned
+from airflow_trident.errors import ConfigurationError, TransitionError, TridentError, cleaned
 from airflow_trident.protocol.outcomes import CoordinatorOutcome, OutcomeKind
+from airflow_trident.protocol.partitions import Partitions, recorded
 from airflow_trident.tasks.topology_search import engine_of, retention_of, topology_and_tasks
 from airflow_trident.topology.topology import Topology
 
 if TYPE_CHECKING:
     from airflow_trident.hooks.zookeeper import ZooKeeperHook
-    from airflow_trident.ledger.ledger import ZNodeLedger
+    from airflow_trident.ledger.ledger import Ledger, ZNodeLedger
 
 OK, PROBLEM, USAGE, INTERRUPTED = 0, 1, 2, 130
 """Exit codes."""
@@ -147,6 +148,39 @@ def require_one_choice(args: Namespace, all_of: str) -> None:
         raise UsageError(f"which transactions? Give one of --txid N, --from N --to M, or --{all_of}.")
     if a_range and (args.first is None or args.last is None):
         raise UsageError("a range has two ends. Give --from N and --to M.")
+
+
+def txid_of(args: Namespace, ledger: Ledger) -> int:
+    """The transaction that the command line names: by its number, or the last one of ``--partition``.
+
+    :raises UsageError: not one of them is given. :raises TransitionError: the partition has none.
+    """
+    if (args.txid is None) == (args.partition is None):
+        raise UsageError("which transaction? Give its number, or --partition KEY for the last one of a partition.")
+    if args.txid is not None:
+        return int(args.txid)
+    key = calendar_of(ledger).parse(args.partition).key
+    txid = ledger.partition(key).entry.tx
+    if not txid:
+        name = ledger.topology_name
+        raise TransitionError(
+            f"the partition {key} of topology {name!r} has no transaction",
+            f"Begin one with `airflow trident backfill {name} --partition {key}`.",
+        )
+    return txid
+
+
+def calendar_of(ledger: Ledger) -> Partitions:
+    """The partitions that a topology is bound to, as its ledger has them.
+
+    :raises ConfigurationError: it is bound to none.
+    """
+    partitions = recorded(ledger.topology().definition)
+    if partitions is None:
+        raise ConfigurationError(
+            f"topology {ledger.topology_name!r} is not bound to partitions", "Name its transactions by their numbers."
+        )
+    return partitions
 
 
 def pairs(option: str, lines: list[str], cure: str = "NAME=VALUE.") -> dict[str, str]:

@@ -10,11 +10,14 @@ from __future__ import annotations
 from airflow.cli.cli_config import ARG_OUTPUT, ARG_VERBOSE, ActionCommand, Arg, CLICommand, GroupCommand, positive_int
 
 from airflow_trident.cli.parser_parts import (
+    ARG_CHANGED,
     ARG_CONN_ID,
     ARG_DAG,
     ARG_DAG_FILE,
     ARG_DRY_RUN,
     ARG_MAX_PENDING,
+    ARG_MISSING,
+    ARG_PARTITION,
     ARG_SPARK_CONF,
     ARG_SPARK_CONN_ID,
     ARG_STAGING_DIR,
@@ -24,6 +27,7 @@ from airflow_trident.cli.parser_parts import (
     CHOICE_ARGS,
     ENGINE_ARGS,
     TOPOLOGY_ARGS,
+    TXID_OR_PARTITION_ARGS,
     command,
     count,
     repeated,
@@ -135,7 +139,7 @@ ACCEPT_SOURCE = command(
     "metadata and a new attempt, and is FAILED until it is replayed. Refused once its commit has begun.",
     (
         ARG_TOPOLOGY,
-        ARG_TXID,
+        *TXID_OR_PARTITION_ARGS,
         Arg(("--reason",), help="Why; it is kept in the ledger", metavar="TEXT", required=True),
         *TOPOLOGY_ARGS,
     ),
@@ -172,7 +176,7 @@ TAKE_BACK = command(
 )
 
 
-ARG_OPTION_TXID = count("--txid", "The transaction", required=True)
+ARG_OPTION_TXID = count("--txid", "The transaction")
 
 
 def _port(usual: int) -> Arg:
@@ -321,7 +325,8 @@ _LEDGER = GroupCommand(
 
 ARG_FAILED = Arg(
     ("--failed",),
-    help="All transactions that no task will finish: FAILED, interrupted, or processed without a committer",
+    help="All transactions that no task will finish: FAILED, interrupted, or processed without a committer; or "
+    "partitions whose last attempt failed",
     action="store_true",
 )
 ARG_MAX_TRANSACTIONS = count("--max-transactions", "Begin at most this number")
@@ -348,22 +353,71 @@ ARG_BISECT_ENGINE = Arg(
     default="local",
 )
 
+ARG_PARTITION_FAILED = Arg(("--failed",), help="Partitions whose last attempt failed", action="store_true")
+_PARTITIONS = _command(
+    "partitions",
+    "partitions.partitions",
+    "List the partitions of a bound topology, from the first one to now. `--changed` looks at the sources of the "
+    "committed ones, which needs the topology's code. Exit code 1 if a choice has any.",
+    (
+        ARG_TOPOLOGY,
+        ARG_MISSING,
+        ARG_CHANGED,
+        ARG_PARTITION_FAILED,
+        Arg(("--from",), help="First partition", dest="first", metavar="KEY"),
+        Arg(("--to",), help="Last partition", dest="last", metavar="KEY"),
+        ARG_OUTPUT,
+        *TOPOLOGY_ARGS,
+    ),
+    "partitions shop",
+    "partitions shop --missing --from 2026-11-01 -o json",
+    "partitions shop --changed",
+)
+_ON_MISSING = ("error", "take")
 _BACKFILL = _command(
     "backfill",
     "transactions.backfill",
     "Replay transactions that are not committed, lowest first, in this process. Each is processed under a new attempt "
-    "and committed exactly once, also beside other tasks. Processed transactions above it are committed, too.",
-    (ARG_TOPOLOGY, *CHOICE_ARGS, ARG_FAILED, ARG_GROUP, *ENGINE_ARGS, *TOPOLOGY_ARGS),
+    "and committed exactly once, also beside other tasks. Processed transactions above it are committed, too. Of a "
+    "bound topology, do partitions that are missing, failed or changed, or that you name.",
+    (
+        ARG_TOPOLOGY,
+        count("--txid", "One transaction"),
+        Arg(("--from",), help="Lowest transaction", dest="first", metavar="N"),
+        Arg(("--to",), help="Highest transaction; or the last partition of a range", dest="last", metavar="M"),
+        ARG_FAILED,
+        ARG_PARTITION,
+        ARG_MISSING,
+        ARG_CHANGED,
+        Arg(
+            ("--redo",),
+            help="Do committed partitions again, also if their sources are as they were",
+            action="store_true",
+        ),
+        Arg(
+            ("--gone",),
+            help="If data that a partition has read are gone: fail, or lose their rows",
+            choices=_ON_MISSING,
+        ),
+        Arg(("--empty",), help="If a partition has no data: fail, or empty it", choices=_ON_MISSING),
+        ARG_REASON,
+        ARG_GROUP,
+        *ENGINE_ARGS,
+        *TOPOLOGY_ARGS,
+    ),
     "backfill word_count --failed",
     "backfill word_count --txid 42 --spark-conf spark.sql.shuffle.partitions=8",
     "backfill word_count --from 40 --to 44 --dag-file dags/word_count.py",
     "backfill word_count --failed --group 1",
+    "backfill shop --missing",
+    "backfill shop --partition 2026-11-24 --redo",
+    'backfill shop --partition 2026-11-24 --to 2026-11-30 --gone take --reason "test orders are deleted"',
 )
 _DRAIN = _command(
     "drain",
     "transactions.drain",
     "Begin, process and commit transactions until nothing is new, in this process and one Spark application. The "
-    "processing of later ones overlaps the commit of earlier ones.",
+    "processing of later ones overlaps the commit of earlier ones. Of a bound topology, do the missing partitions.",
     (ARG_TOPOLOGY, ARG_MAX_TRANSACTIONS, ARG_MAX_TIME_S, ARG_MAX_PENDING, ARG_GROUP, *ENGINE_ARGS, *TOPOLOGY_ARGS),
     "drain word_count",
     "drain word_count --max-transactions 100 --max-time-s 600",
@@ -374,7 +428,7 @@ _REPLAY = _command(
     "transactions.replay",
     "Run a transaction again without committing, and compare with what was staged. Finds sources that do not give the "
     "same batch again, and functions that depend on more than their input. Exit code 1 on a difference.",
-    (ARG_TOPOLOGY, ARG_OPTION_TXID, ARG_REPLAY_DRY_RUN, ARG_REPLAY_SHAKE, *ENGINE_ARGS, *TOPOLOGY_ARGS),
+    (ARG_TOPOLOGY, ARG_OPTION_TXID, ARG_PARTITION, ARG_REPLAY_DRY_RUN, ARG_REPLAY_SHAKE, *ENGINE_ARGS, *TOPOLOGY_ARGS),
     "replay word_count --txid 42 --dry-run",
     "replay word_count --txid 42 --dry-run --shake",
 )
@@ -383,7 +437,7 @@ _BISECT = _command(
     "transactions.bisect",
     "Find the input rows that make a transaction fail. Runs parts of its batch without committing, about "
     "two runs per halving. Exit code 1 if it does not fail.",
-    (ARG_TOPOLOGY, ARG_TXID, ARG_BISECT_ENGINE, ARG_SPARK_CONN_ID, ARG_SPARK_CONF, *TOPOLOGY_ARGS),
+    (ARG_TOPOLOGY, *TXID_OR_PARTITION_ARGS, ARG_BISECT_ENGINE, ARG_SPARK_CONN_ID, ARG_SPARK_CONF, *TOPOLOGY_ARGS),
     "bisect word_count 42",
 )
 _REPAIR = _command(
@@ -400,7 +454,7 @@ _SKIP = _command(
     "skip",
     "transactions.skip",
     "Let later transactions pass one that is not committed. It can still be backfilled.",
-    (ARG_TOPOLOGY, ARG_TXID, ARG_REASON, ARG_CONN_ID, ARG_VERBOSE),
+    (ARG_TOPOLOGY, *TXID_OR_PARTITION_ARGS, ARG_REASON, ARG_CONN_ID, ARG_VERBOSE),
     'skip word_count 42 --reason "file was withdrawn"',
 )
 
@@ -447,6 +501,7 @@ def get_trident_cli_commands() -> list[CLICommand]:
                 _SPARK_ARCHIVE,
                 _LEDGER,
                 _DRAIN,
+                _PARTITIONS,
                 _BACKFILL,
                 _REPLAY,
                 _BISECT,

@@ -51,12 +51,19 @@ ARG_STAGING_DIR = Arg(
     ("--staging-dir",), help="Folder of staged batches (default: option staging_dir of section trident)", metavar="DIR"
 )
 ARG_TXID = count("txid", "Transaction", "TXID")
+ARG_PARTITION = Arg(("--partition",), help="Partition of a bound topology, such as 2026-11-24", metavar="KEY")
+TXID_OR_PARTITION_ARGS = (
+    count("txid", "Transaction; without it the last one of --partition", "TXID", nargs="?"),
+    ARG_PARTITION,
+)
 ARG_DRY_RUN = Arg(("--dry-run",), help="Show what would be done, and do nothing", action="store_true")
 CHOICE_ARGS = (
     count("--txid", "One transaction"),
     count("--from", "Lowest transaction", dest="first"),
     count("--to", "Highest transaction", "M", dest="last"),
 )
+ARG_MISSING = Arg(("--missing",), help="Partitions that are complete and have no transaction", action="store_true")
+ARG_CHANGED = Arg(("--changed",), help="Committed partitions whose sources have changed since", action="store_true")
 ARG_MAX_PENDING = count("--max-pending", "Uncommitted transactions at once (default of a drain: twice the group, or 3)")
 ENGINE_ARGS = (ARG_ENGINE, ARG_SPARK_CONN_ID, ARG_SPARK_CONF, ARG_STAGING_DIR)
 

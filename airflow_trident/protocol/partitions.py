@@ -40,6 +40,15 @@ class OnMissing(StrEnum):
     """The partition loses the rows."""
 
 
+class Redo(StrEnum):
+    """When a partition that is COMMITTED is done again."""
+
+    ASKED = "asked"
+    """Whenever it is asked for."""
+    CHANGED = "changed"
+    """If its sources have changed."""
+
+
 KEY_FORMATS = {
     PartitionStep.HOUR: "%Y-%m-%dT%H:%M:%S",
     PartitionStep.DAY: "%Y-%m-%d",

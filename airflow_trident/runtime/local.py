@@ -12,7 +12,6 @@ import socket
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 
 from airflow_trident.engine.engine import Engine, quiet
 from airflow_trident.errors import ConfigurationError
@@ -21,7 +20,7 @@ from airflow_trident.io.paths import AnyPath
 from airflow_trident.ledger.ledger import Ledger, MemoryLedger, topology_names
 from airflow_trident.names import DEFAULT_RETENTION
 from airflow_trident.protocol.decide import Blocked
-from airflow_trident.protocol.partitions import OnMissing
+from airflow_trident.protocol.partitions import OnMissing, Redo
 from airflow_trident.protocol.records import Claim, OnFailure, Owner, Status, TxRecord
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.drains.drain import Drain
@@ -37,15 +36,6 @@ from airflow_trident.states.memory import MemoryState
 from airflow_trident.topology.topology import Topology
 
 _PROGRAM = "LocalRunner"
-
-
-class Redo(StrEnum):
-    """When a partition that is COMMITTED is done again."""
-
-    ASKED = "asked"
-    """Whenever it is asked for."""
-    CHANGED = "changed"
-    """If its sources have changed."""
 
 
 def _rule(rule: OnMissing | str | None) -> OnMissing | None:

@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 from enum import StrEnum
 
 from airflow_trident.contracts.spout import PartitionChange
-from airflow_trident.errors import TridentError
+from airflow_trident.errors import ConfigurationError, TridentError
 from airflow_trident.ledger.ledger import Ledger
 from airflow_trident.protocol.partition_keys import NO_ENTRY, SeenPartition, has_failed
-from airflow_trident.protocol.partitions import Partition, Partitions
+from airflow_trident.protocol.partitions import Partition, Partitions, Redo
 from airflow_trident.protocol.records import Status, TxRecord
 from airflow_trident.runtime.open_resources import OpenCoordinators
 from airflow_trident.runtime.partitions import bound_to, change_since_commit
@@ -139,6 +139,49 @@ def chosen_partitions(
     if choice is KeyChoice.CHANGED:
         statuses = changed_sources(ledger, topology, statuses)
     return filter(choice.has, statuses)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeySelection:
+    """Partitions that a person or a task names: keys, or a range with both its ends, or a choice and a range for it.
+
+    :raises ConfigurationError: it is none of these.
+    """
+
+    keys: tuple[str, ...] = ()
+    choice: KeyChoice | None = None
+    first: str | None = None
+    last: str | None = None
+
+    def __post_init__(self) -> None:
+        is_range = self.first is not None or self.last is not None
+        if self.keys and (self.choice or is_range):
+            raise ConfigurationError("keys, and a range or a choice of partitions", "Give one of them.")
+        if not self.choice and (self.first is None) != (self.last is None):
+            raise ConfigurationError("a range of partitions has two ends", "Give its first and its last key.")
+
+    def keys_of(self, ledger: Ledger, topology: Topology) -> tuple[str, ...]:
+        """The keys in the order of the calendar, each once.
+
+        :raises ConfigurationError: the topology is not bound, or a key is none of its keys.
+        """
+        partitions = bound_to(topology)
+        if self.choice is not None:
+            chosen = chosen_partitions(ledger, topology, self.choice, self.first, self.last)
+            return tuple(status.key for status in chosen)
+        if self.first is not None and self.last is not None:
+            first, last = partitions.parse(self.first), partitions.parse(self.last)
+            if first.start > last.start:
+                raise ConfigurationError(
+                    f"the partition {first.key} is after {last.key}", "Give the earlier one first."
+                )
+            return tuple(partition.key for partition in partitions.between(first, last))
+        named = {key: partitions.parse(key).start for key in self.keys}
+        return tuple(sorted(named, key=lambda key: named[key]))
+
+    def does_again(self, redo: Redo | str) -> bool:
+        """Is a committed partition done again, also if its sources are as they were? A failed one is."""
+        return self.choice is KeyChoice.FAILED or (self.choice is None and Redo(redo) is Redo.ASKED)
 
 
 def _status(partition: Partition, seen: SeenPartition, complete_at: datetime, now: datetime) -> PartitionStatus:

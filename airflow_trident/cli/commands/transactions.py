@@ -5,11 +5,20 @@
 
 from __future__ import annotations
 
+import uuid
 from argparse import Namespace
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from airflow_trident import settings
+from airflow_trident.cli.commands.partitions import (
+    asked_partitions,
+    failed_partitions,
+    number_of,
+    require_no_partition_options,
+    selected_partitions,
+    tell_partitions,
+)
 from airflow_trident.cli.console import (
     OK,
     PROBLEM,
@@ -22,6 +31,7 @@ from airflow_trident.cli.console import (
     topology_and_retention,
     topology_of,
     trident_command,
+    txid_of,
 )
 from airflow_trident.errors import TridentError, guarded
 from airflow_trident.tasks.task_instances import known_abandoned
@@ -29,55 +39,79 @@ from airflow_trident.tasks.topology_search import topology_and_tasks
 
 if TYPE_CHECKING:
     from airflow_trident.engine.engine import Engine
-    from airflow_trident.protocol.records import LedgerView
+    from airflow_trident.protocol.records import LedgerView, TxRecord
     from airflow_trident.protocol.txids import Txids
     from airflow_trident.runtime.backfill import Selection
     from airflow_trident.runtime.drains.drain import DrainResult
+    from airflow_trident.runtime.drains.keys import AskedPartitions
+    from airflow_trident.runtime.drains.limits import DrainLimits
     from airflow_trident.tasks.submitted_drain import SubmittedDrain
     from airflow_trident.topology.topology import Topology
 
 
 @trident_command
 def drain(args: Namespace) -> int | None:
-    from airflow_trident.protocol.records import Claim
-    from airflow_trident.runtime.drains.drain import Drain
     from airflow_trident.runtime.drains.limits import DrainLimits
-    from airflow_trident.runtime.local import owner_of_this_process
-    from airflow_trident.runtime.phases import Attempts
+    from airflow_trident.runtime.partition_status import KeyChoice, KeySelection
 
-    conf = spark_conf(args.spark_conf)
-    topology, retention = topology_and_retention(args)
-    owner = owner_of_this_process("airflow trident drain")
-    attempts = Attempts(
-        owner=owner,
-        rows_in_errors=settings.flag(settings.ROWS_IN_ERRORS),
-        max_merge_rows=settings.max_merge_rows(),
-        max_partition_keys=settings.max_partition_keys(),
-    )
-    claim = Claim(key=f"drain/{owner.place}")
     limits = DrainLimits(
         max_transactions=args.max_transactions,
         max_time_s=args.max_time_s,
         max_pending=args.max_pending,
         group=args.group,
     )
-    if (submitted := _submitted(args, conf, topology)) is not None:
-        outcome = submitted.finish(submitted.start(attempts, claim, limits, retention))
-    else:
-        with open_ledger(args) as ledger, engine_of(args, conf, topology, one_shot=False) as engine:
-            outcome = Drain(
-                ledger=ledger,
-                topology=topology,
-                engine=engine,
-                staging_root=settings.staging_root(args.staging_dir),
-                attempts=attempts,
-                claim=claim,
-                limits=limits,
-                retention=retention,
-                progress=say,
-            ).run()
+    conf = spark_conf(args.spark_conf)
+    topology, retention = topology_and_retention(args)
+    asked = None
+    if topology.partitions is not None:
+        asked = asked_partitions(args, topology, KeySelection(choice=KeyChoice.MISSING))
+    outcome = _drained(args, conf, topology, retention, limits, "drain", asked)
+    if asked is not None:
+        return tell_partitions(args.topology, outcome)
     _tell(args.topology, outcome)
     return OK
+
+
+def _drained(
+    args: Namespace,
+    conf: dict[str, str],
+    topology: Topology,
+    retention: int,
+    limits: DrainLimits,
+    program: str,
+    asked: AskedPartitions | None,
+) -> DrainResult:
+    """:param program: the name of the command."""
+    from airflow_trident.protocol.records import Claim, OnFailure
+    from airflow_trident.runtime.drains.drain import Drain
+    from airflow_trident.runtime.local import owner_of_this_process
+    from airflow_trident.runtime.phases import Attempts
+
+    owner = owner_of_this_process(f"airflow trident {program}")
+    attempts = Attempts(
+        owner=owner,
+        on_failure=OnFailure.BLOCK if asked is None else OnFailure.SKIP,
+        rows_in_errors=settings.flag(settings.ROWS_IN_ERRORS),
+        max_merge_rows=settings.max_merge_rows(),
+        max_partition_keys=settings.max_partition_keys(),
+    )
+    # A partition keeps its claim for ever, and another process may have the same number.
+    claim = Claim(key=f"{program}/{owner.place}" + ("" if asked is None else f"/{uuid.uuid4().hex}"))
+    if (submitted := _submitted(args, conf, topology, asked)) is not None:
+        return submitted.finish(submitted.start(attempts, claim, limits, retention))
+    with open_ledger(args) as ledger, engine_of(args, conf, topology, one_shot=False) as engine:
+        return Drain(
+            ledger=ledger,
+            topology=topology,
+            engine=engine,
+            staging_root=settings.staging_root(args.staging_dir),
+            attempts=attempts,
+            claim=claim,
+            limits=limits,
+            retention=retention,
+            progress=say,
+            partitions=asked,
+        ).run()
 
 
 def _tell(topology: str, outcome: DrainResult) -> None:
@@ -99,11 +133,21 @@ def _tell(topology: str, outcome: DrainResult) -> None:
 @trident_command
 def backfill(args: Namespace) -> int | None:
     from airflow_trident.runtime.backfill import Backfill, BackfillOutcome
-    from airflow_trident.runtime.drains.limits import parse_group
+    from airflow_trident.runtime.drains.limits import DrainLimits, parse_group
     from airflow_trident.runtime.local import owner_of_this_process
 
-    selection, conf, group = _selection(args), spark_conf(args.spark_conf), parse_group(args.group)
+    conf, group = spark_conf(args.spark_conf), parse_group(args.group)
+    keys = selected_partitions(args)
+    selection = _selection(args) if keys is None else None
     topology, retention = topology_and_retention(args)
+    if selection is not None and selection.failed and topology.partitions is not None:
+        keys = failed_partitions()
+    if keys is not None:
+        asked = asked_partitions(args, topology, keys)
+        limits = DrainLimits(group=group)
+        return tell_partitions(args.topology, _drained(args, conf, topology, retention, limits, "backfill", asked))
+    assert selection is not None
+    require_no_partition_options(args)
     with open_ledger(args) as ledger:
         ledger.topology()  # an unknown name is an error here, not a new ledger
         results = Backfill(
@@ -133,7 +177,8 @@ def _selection(args: Namespace) -> Selection:
     require_one_choice(args, "failed")
     if args.failed:
         return Selection(failed=True)
-    return Selection(first=args.txid or args.first, last=args.txid or args.last)
+    first, last = (number_of(option, text) for option, text in (("--from", args.first), ("--to", args.last)))
+    return Selection(first=args.txid or first, last=args.txid or last)
 
 
 @trident_command
@@ -145,7 +190,7 @@ def replay(args: Namespace) -> int | None:
     with open_ledger(args) as ledger, engine_of(args, conf, topology) as engine:
         ledger.topology()
         root = settings.staging_root(args.staging_dir)
-        differences = dry_replay(ledger, topology, args.txid, engine, root, say, shake=args.shake)
+        differences = dry_replay(ledger, topology, txid_of(args, ledger), engine, root, say, shake=args.shake)
     for difference in differences:
         rows = f"{difference.staged_rows} rows were staged, {difference.replayed_rows} replayed"
         if difference.equal:
@@ -172,8 +217,9 @@ def bisect(args: Namespace) -> int | None:
     topology = topology_of(args)
     with open_ledger(args) as ledger, engine_of(args, conf, topology) as engine:
         ledger.topology()
-        poison = find_poison(ledger, topology, args.txid, engine, say)
-    for line in poison_lines(args.txid, poison):
+        txid = txid_of(args, ledger)
+        poison = find_poison(ledger, topology, txid, engine, say)
+    for line in poison_lines(txid, poison):
         say(line)
     return PROBLEM if poison is None else OK
 
@@ -193,13 +239,22 @@ def repair(args: Namespace) -> int | None:
 @trident_command
 def skip(args: Namespace) -> int | None:
     with open_ledger(args) as ledger:
-        ledger.skip(args.txid, signed(args, "skipped"))
+        args.txid = txid_of(args, ledger)
+        record = ledger.skip(args.txid, signed(args, "skipped"))
 
     def find() -> Topology:
         return topology_and_tasks(args.topology)[0]
 
-    say(f"topology {args.topology}: transaction {args.txid} is SKIPPED, later ones may pass. {late_text(args, find)}")
+    how = late_text(args, find) if record.partition is None else again_text(args, record)
+    say(f"topology {args.topology}: transaction {args.txid} is SKIPPED, later ones may pass. {how}")
     return OK
+
+
+def again_text(args: Namespace, record: TxRecord) -> str:
+    """How the partition of a transaction is done after all, or how the transaction is replayed."""
+    chosen = f"--txid {record.txid}" if record.partition is None else f"--partition {record.partition.key}"
+    command = f"`airflow trident backfill {args.topology} {chosen}`"
+    return f"{command} replays it, or clear its run." if record.partition is None else f"{command} does it again."
 
 
 def late_text(args: Namespace, find: Callable[[], Topology]) -> str:
@@ -230,10 +285,10 @@ def accept_source(args: Namespace) -> int | None:
     reason = signed(args, "accepted", ask='why? Give --reason "what was mended".')
     topology = topology_of(args)
     with open_ledger(args) as ledger:
-        record = take_source(ledger, topology, args.txid, reason)
+        record = take_source(ledger, topology, txid_of(args, ledger), reason)
     say(
-        f"topology {args.topology}: transaction {args.txid} takes its source as it is now and is {record.status}. "
-        f"`airflow trident backfill {args.topology} --txid {args.txid}` replays it, or clear its run."
+        f"topology {args.topology}: transaction {record.txid} takes its source as it is now and is {record.status}. "
+        f"{again_text(args, record)}"
     )
     return OK
 
@@ -289,7 +344,9 @@ def engine_of(args: Namespace, conf: dict[str, str], topology: Topology, *, one_
     )
 
 
-def _submitted(args: Namespace, conf: dict[str, str], topology: Topology) -> SubmittedDrain | None:
+def _submitted(
+    args: Namespace, conf: dict[str, str], topology: Topology, asked: AskedPartitions | None
+) -> SubmittedDrain | None:
     """The drain, if it runs as a Spark application of its own; None if it runs in this process."""
     from airflow_trident.tasks.submitted_drain import SubmittedDrain, is_submitted
 
@@ -303,6 +360,7 @@ def _submitted(args: Namespace, conf: dict[str, str], topology: Topology) -> Sub
         zookeeper_conn_id=args.zookeeper_conn_id,
         staging_root=settings.staging_root(args.staging_dir),
         say=say,
+        partitions=asked,
     )
 
 
