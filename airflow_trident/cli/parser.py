@@ -378,7 +378,7 @@ _BACKFILL = _command(
     "backfill",
     "transactions.backfill",
     "Replay transactions that are not committed, lowest first, in this process. Each is processed under a new attempt "
-    "and committed exactly once, also beside other tasks. Processed transactions above it are committed, too. Of a "
+    "and committed exactly once, also beside other tasks. Processed transactions above it are committed, too. For a "
     "bound topology, do partitions that are missing, failed or changed, or that you name.",
     (
         ARG_TOPOLOGY,
@@ -417,7 +417,7 @@ _DRAIN = _command(
     "drain",
     "transactions.drain",
     "Begin, process and commit transactions until nothing is new, in this process and one Spark application. The "
-    "processing of later ones overlaps the commit of earlier ones. Of a bound topology, do the missing partitions.",
+    "processing of later ones overlaps the commit of earlier ones. For a bound topology, do the missing partitions.",
     (ARG_TOPOLOGY, ARG_MAX_TRANSACTIONS, ARG_MAX_TIME_S, ARG_MAX_PENDING, ARG_GROUP, *ENGINE_ARGS, *TOPOLOGY_ARGS),
     "drain word_count",
     "drain word_count --max-transactions 100 --max-time-s 600",

@@ -252,9 +252,9 @@ def skip(args: Namespace) -> int | None:
 
 def again_text(args: Namespace, record: TxRecord) -> str:
     """How the partition of a transaction is done after all, or how the transaction is replayed."""
-    chosen = f"--txid {record.txid}" if record.partition is None else f"--partition {record.partition.key}"
-    command = f"`airflow trident backfill {args.topology} {chosen}`"
-    return f"{command} replays it, or clear its run." if record.partition is None else f"{command} does it again."
+    if record.partition is not None:
+        return f"`airflow trident backfill {args.topology} --partition {record.partition.key}` does it again."
+    return f"`airflow trident backfill {args.topology} --txid {record.txid}` replays it, or clear its run."
 
 
 def late_text(args: Namespace, find: Callable[[], Topology]) -> str:
