@@ -48,7 +48,7 @@ import functools
 import re
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from airflow_trident.closeable import Closing
@@ -309,6 +309,14 @@ class Ledger(Closing, KeepsStaged):
         paths, wanted = self.paths(), list(txids)
         return self._records(self.transactor.fresh(paths, map(paths.tx, wanted[:READ_AT_ONCE])), wanted)
 
+    def _light(self, wanted: Sequence[int]) -> Iterator[TxRecord]:
+        """The records without the metadata that they keep apart."""
+        paths = self.paths()
+        for at in range(0, len(wanted), READ_AT_ONCE):
+            some = wanted[at : at + READ_AT_ONCE]
+            snap = self.transactor.fresh(paths, map(paths.tx, some))
+            yield from (tx for tx in map(snap.light_tx, some) if tx is not None)
+
     @staticmethod
     def _records(snap: Snapshot, wanted: Sequence[int]) -> list[TxRecord]:
         records: list[TxRecord] = []
@@ -347,13 +355,14 @@ class Ledger(Closing, KeepsStaged):
                 entries |= {} if node is None else decode_keys(node.data, path)
         return {key: entries[key] for key in sorted(entries) if first <= key and (not last or key <= last)}
 
-    def seen_partitions(self, first: str = "", last: str = "") -> dict[str, SeenPartition]:
-        """The entries of :meth:`partitions`, with the records of their transactions."""
+    def seen_partitions(self, first: str = "", last: str = "", *, metadata: bool = True) -> dict[str, SeenPartition]:
+        """The entries of :meth:`partitions`, with the records of their transactions.
+
+        :param metadata: also those that records keep apart; without them a large partition costs no more than others.
+        """
         entries = self.partitions(first, last)
         wanted = sorted({txid for entry in entries.values() for txid in (entry.tx, entry.before) if txid})
-        is_few = len(wanted) <= READ_AT_ONCE
-        kept = self.records(wanted) if is_few else self.transactions(wanted[0], wanted[-1])
-        records = {record.txid: record for record in kept}
+        records = {record.txid: record for record in (self.records(wanted) if metadata else self._light(wanted))}
         return {key: SeenPartition.of(entry, records) for key, entry in entries.items()}
 
     def keeps(self) -> Callable[[int], bool]:

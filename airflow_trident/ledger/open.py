@@ -121,12 +121,7 @@ class _Reading:
         return sorted({*last, *([] if lowest is None else [lowest])})
 
     def _records(self, snap: Snapshot, txids: Sequence[int], lowest: int | None) -> dict[int, TxRecord | None]:
-        return {txid: snap.tx(txid) if txid == lowest else self._light(snap.paths.tx(txid)) for txid in txids}
-
-    def _light(self, path: str) -> TxRecord | None:
-        """Does not fetch metadata kept apart: nobody needs it here, and it may be megabytes."""
-        node = self._cache.node(path)
-        return None if node is None else codec.decode_tx(node.data, path, lambda _ref: ({}, {}))
+        return {txid: snap.tx(txid) if txid == lowest else snap.light_tx(txid) for txid in txids}
 
     def _overview(
         self,

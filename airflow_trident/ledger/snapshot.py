@@ -188,6 +188,12 @@ class Snapshot:
                 "Restore the ledger from a back-up; nothing is guessed.",
             ) from None
 
+    def light_tx(self, txid: int) -> TxRecord | None:
+        """The record without the metadata that it keeps apart, which may be megabytes."""
+        path = self.paths.tx(txid)
+        node = self._node(path)
+        return None if node is None else codec.decode_tx(node.data, path, lambda _ref: ({}, {}))
+
     def view(self, txid: int) -> LedgerView:
         """Reads in an order that cannot mislead: the transaction after the head, so a missing transaction was
         pruned."""

@@ -171,7 +171,7 @@ def dags_of_redo(
         raise ConfigurationError(
             f"the partition {end.key} is complete at {complete:%Y-%m-%dT%H:%MZ}", "Ask for it then."
         )
-    seen = ledger.seen_partitions(begin.key, end.key)
+    seen = ledger.seen_partitions(begin.key, end.key, metadata=False)
     if revision is not None and revision != (seen[begin.key].entry.n if begin.key in seen else 0):
         raise TransitionError(
             f"the partition {begin.key} has moved: it is at revision {seen[begin.key].entry.n} now", "Look at it again."

@@ -98,7 +98,7 @@ def partition_statuses(
     now = clock()
     begin = partitions.parse(partitions.begin if first is None else first)
     end = None if last is None else partitions.parse(last)
-    seen = ledger.seen_partitions(begin.key, "" if end is None else end.key)
+    seen = ledger.seen_partitions(begin.key, "" if end is None else end.key, metadata=False)
     if end is None:
         keys = [partitions.parse(key) for key in list(seen)[-1:]]
         end = max([partitions.of(now), *keys], key=lambda partition: partition.start)

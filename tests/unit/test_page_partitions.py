@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime, timedelta
 
 import pytest
 from hypothesis import given
@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from airflow_trident.errors import ConfigurationError, TransitionError
 from airflow_trident.ledger.ledger import ZNodeLedger
-from airflow_trident.ledger.memory_znodes import MemoryZNodes
-from airflow_trident.ledger.znodes import Create
+from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
+from airflow_trident.ledger.znodes import Create, ReadResult
 from airflow_trident.plugin import page_data, page_partitions
 from airflow_trident.plugin.page_data import Choice
 from airflow_trident.plugin.rows import Sight
@@ -136,12 +136,35 @@ def test_ten_thousand_keys_cost_as_many_round_trips_as_ten(ledger: ZNodeLedger, 
 
     few = cost(lambda: cells(ledger))
     folder = ledger.paths().keys
-    keys = [partition.key for partition in DAYS.between(DAYS.parse("2020-03-01"), DAYS.parse("2047-07-01"))]
-    assert len(keys) > 9_900
+    keys = [str(date(2020, 3, 1) + timedelta(days=number)) for number in range(10_000)]
     for period in sorted(set(map(period_of, keys))):
         of_period = {key: PartitionEntry(n=1, tx=1) for key in keys if period_of(key) == period}
         znodes.multi([Create(f"{folder}/{period}", encode_keys(of_period))])
     assert cost(lambda: cells(ledger)) == few
+
+
+class CountedZNodes(MemoryZNodes):
+    bytes = 0
+
+    def read(self, paths: Sequence[str] = (), folders: Sequence[str] = ()) -> ReadResult:
+        result = super().read(paths, folders)
+        self.bytes += sum(len(node.data) for node in result.nodes.values() if node is not None)
+        return result
+
+
+def test_a_grid_reads_no_metadata_that_is_kept_apart() -> None:
+    tree = MemoryTree()
+    ledger = ZNodeLedger(MemoryZNodes(tree), "days")
+    ledger.register(definition_of(DAYS))
+    commit(ledger, begin_key(ledger, "2020-02-08", files=5_000))
+
+    def cost(read: Callable[[ZNodeLedger], object]) -> int:
+        znodes = CountedZNodes(tree)
+        read(ZNodeLedger(znodes, "days"))
+        return znodes.bytes
+
+    assert cost(cells) < 10_000
+    assert cost(lambda client: client.seen_partitions("2020-02-08", "2020-02-08")) > 50_000
 
 
 # ---- the transactions of a partition ----------------------------------------------------------------------------
