@@ -31,7 +31,7 @@ def main() -> int:
 
 def mutants(limit: int, only: str, *, write: bool) -> int:
     """Print the table: which seed finds each defect, and which promise is broken first?"""
-    from tests.simulation.level_mutants import MUTANTS
+    from tests.simulation.day_mutants import MUTANTS
     from tests.simulation.mutants import FOUND, FOUND_FILE, first_found
 
     missed, seeds = 0, dict[str, int]()

@@ -24,7 +24,7 @@ from airflow_trident.runtime.partitions import (
 )
 from airflow_trident.runtime.phases import require_definition
 from airflow_trident.types import Json
-from tests.simulation.days import DAYS, KEYS, NOW, looked_at
+from tests.simulation.days import DAYS, NOW, looked_at
 from tests.simulation.judge_of_days import JudgeOfDays
 from tests.simulation.world import MOST_TOGETHER, World
 
@@ -44,7 +44,7 @@ def _claims(world: World, many: int) -> list[tuple[Claim, str]]:
     judge, asked = _judge(world), []
     for run in world.random.sample(range(RUNS), many):
         claim = Claim(key=f"run-{run}")
-        key = KEYS[run % len(KEYS)]
+        key = judge.source.days[run % len(judge.source.days)]
         judge.requests.begun.setdefault(claim.key, (key, judge.source.since))
         asked.append((claim, key))
     return asked
@@ -57,7 +57,7 @@ def ask(world: World, ledger: ZNodeLedger) -> None:
     request = PartitionRequest(
         key=key,
         claim=claim,
-        redo=chance.random() < 0.5,
+        redo=chance.random() < 0.3,
         gone=chance.choice((OnMissing.ERROR, OnMissing.TAKE)),
         empty=chance.choice((OnMissing.ERROR, OnMissing.TAKE, OnMissing.TAKE)),
     )
@@ -127,11 +127,11 @@ def all_asked(world: World, ledger: ZNodeLedger, number: int) -> bool:
     results = []
     if number >= PATIENT:
         restored(world, ledger)
-    for key in KEYS:
+    for key in world.source.days:
         claim = Claim(key=f"end-{world.scheduler.steps}-{number}-{key}")
         request = PartitionRequest(key=key, claim=claim, redo=False, gone=OnMissing.TAKE, empty=OnMissing.TAKE)
         results.append(asked_for(world, ledger, request))
     return all(isinstance(result, PartitionUnchanged) for result in results)
 
 
-DAY_JOBS: dict[Callable[[World, ZNodeLedger], None], float] = {ask: 12, source_changes: 6, close: 0.7}
+DAY_JOBS: dict[Callable[[World, ZNodeLedger], None], float] = {ask: 12, source_changes: 6, close: 1.5}

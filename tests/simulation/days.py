@@ -22,7 +22,7 @@ DAYS = Partitions("day", begin="2026-01-30")
 KEYS = ("2026-01-30", "2026-01-31", "2026-02-01")
 """Of two months: the index has a record of each."""
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
-PARTS = ("a", "b")
+PARTS = ("a", "b", "c")
 SLOW = 0.2
 """How often a look takes long."""
 OF_DAY = 1_000
@@ -45,18 +45,21 @@ def looked_at(metadata: dict[str, Json]) -> Look | None:
 
 @dataclass
 class Source:
-    """What there is of each day, and was: `since` counts the changes."""
+    """What there is of each day, and was: `since` counts the changes. `days`: those that anybody asks for."""
 
     now: dict[str, Look] = field(default_factory=lambda: {key: {} for key in KEYS})
     history: dict[str, list[tuple[int, Look]]] = field(default_factory=lambda: {key: [(0, {})] for key in KEYS})
     since: int = 0
+    days: tuple[str, ...] = KEYS
 
     def change(self, world: World) -> None:
         """A part comes, is corrected, or goes; or a day is as it was some time ago."""
         chance = world.random
-        key = chance.choice(KEYS)
-        look, name = dict(self.now[key]), chance.choice(PARTS)
-        what = chance.choice(("comes", "comes", "goes", "as before"))
+        key = chance.choice(self.days)
+        look = dict(self.now[key])
+        what = chance.choice(("comes", "comes", "comes", "corrected", "goes", "as before"))
+        names = [name for name in PARTS if (name in look) != (what == "comes")]
+        name = chance.choice(names or PARTS)
         if what == "as before":
             look = dict(chance.choice(self.history[key])[1])
         elif what == "goes":
@@ -128,8 +131,8 @@ class DayCoordinator(Coordinator):
         self.world.scheduler.step()
         look: Any = dict(self.world.source.now[partition.key])
         self.world.scheduler.step()
-        if not self.world.calm and self.world.random.random() < SLOW:
-            self.world.scheduler.doze(self.world.random.choice((20, 60)))
+        if not self.world.calm and self.world.random.random() < SLOW * self.world.rough:
+            self.world.scheduler.doze(self.world.random.choice((10, 30, 60)))
         return look or None
 
     def compared(self, before: Json, now: Json) -> PartitionChange:

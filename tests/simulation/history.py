@@ -18,6 +18,7 @@ from airflow_trident.runtime.mending import rebuild
 from airflow_trident.runtime.milestones import Milestone, told
 from tests.simulation import jobs, levels
 from tests.simulation.clock import instead_of_time
+from tests.simulation.days import SLOW
 from tests.simulation.judge import Broken, Sweep
 from tests.simulation.kinds import KINDS
 from tests.simulation.people import WORKERS, calm_down
@@ -62,6 +63,8 @@ def instead_of_the_world(world: World) -> Iterator[None]:
         world.scheduler.step()
         if world.kind.taken_back and where in MID_COMMIT and not world.calm:
             _stops_halfway(world)
+        if world.kind.bound and where in MID_COMMIT and not world.calm and world.random.random() < SLOW:
+            world.scheduler.doze(world.random.choice((20, 60)))  # somebody asks for the day meanwhile
         if world.kind.levels and where in BETWEEN_LEVELS and not world.calm:
             _stops_between_levels(world)
 

@@ -30,7 +30,7 @@ from airflow_trident.runtime.phases import Attempts
 from airflow_trident.runtime.repair import take_back
 from airflow_trident.types import Json
 from tests.fixtures import single
-from tests.simulation.day_jobs import DAY_JOBS, EXPECTED, ask_together, close
+from tests.simulation.day_jobs import DAY_JOBS, EXPECTED, ask, ask_together, close, source_changes
 from tests.simulation.group_jobs import GROUP_JOBS, coordinate_group
 from tests.simulation.kinds import Kind
 from tests.simulation.scheduler import Killed
@@ -243,8 +243,10 @@ def _chances(kind: Kind, rough: float) -> tuple[list[Job], list[float]]:
 def _often(kind: Kind, rough: float, job: Job) -> float:
     """In rough histories people skip and replay a lot. Coordinators run more often in histories with a restore, because
     only they survive it."""
-    if job is skip and kind.in_order:
+    if job is skip and kind.in_order and not kind.bound:
         return 0.2 * rough
+    if job in (ask, source_changes):
+        return max(1.0, rough)
     if job is coordinate and kind.restores:
         return 3.0
     if job is taken_back and kind.taken_back:

@@ -9,9 +9,9 @@ import re
 
 import pytest
 
+from tests.simulation.day_mutants import MUTANTS
 from tests.simulation.history import Verdict, play
 from tests.simulation.kinds import KINDS
-from tests.simulation.level_mutants import MUTANTS
 from tests.simulation.mutants import FOUND, first_found
 from tests.simulation.runner import Part, parts_of, play_all
 

@@ -23,7 +23,7 @@ from airflow_trident.runtime.drains import limits
 from airflow_trident.types import Json
 from tests.simulation import levels
 from tests.simulation.clock import SimTime
-from tests.simulation.days import DAYS, DaySpout, Source
+from tests.simulation.days import DAYS, KEYS, DaySpout, Source
 from tests.simulation.judge import Sweep
 from tests.simulation.judge_of_days import JudgeOfDays
 from tests.simulation.judge_of_tasks import JudgeOfTasks
@@ -260,6 +260,8 @@ def world_of(seed: int, kind: Kind) -> World:
         lags=kind.tasks and chance.random() < 0.5,
     )
     world.loses_staged = world.apart or kind.elsewhere
+    if isinstance(judge, JudgeOfDays):
+        judge.source.days = KEYS[: chance.randint(1, len(KEYS))]
     _tell_judge(world)
     return world
 
