@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from airflow_trident.errors import (
@@ -11,20 +11,19 @@ from airflow_trident.errors import (
     TransitionError,
     TridentError,
 )
-from airflow_trident.ledger.answers import AskedPartition, Begun, NextBatches
+from airflow_trident.ledger.answers import Begun
 from airflow_trident.ledger.ledger import ZNodeLedger
 from airflow_trident.protocol.partitions import OnMissing
 from airflow_trident.protocol.records import Claim, Status
-from airflow_trident.runtime.milestones import Milestone, reached
+from airflow_trident.runtime.open_resources import OpenCoordinators
 from airflow_trident.runtime.partitions import (
+    PartitionAnswer,
     PartitionRequest,
-    PartitionResult,
     PartitionUnchanged,
-    begin_partition,
+    begin_partitions,
 )
 from airflow_trident.runtime.phases import require_definition
-from airflow_trident.types import Json
-from tests.simulation.days import DAYS, NOW, looked_at
+from tests.simulation.days import NOW, looked_at
 from tests.simulation.judge_of_days import JudgeOfDays
 from tests.simulation.world import MOST_TOGETHER, World
 
@@ -52,52 +51,52 @@ def _claims(world: World, many: int) -> list[tuple[Claim, str]]:
 
 def ask(world: World, ledger: ZNodeLedger) -> None:
     """A run, or a person, asks for a day."""
-    ((claim, key),) = _claims(world, 1)
+    asked_for(world, ledger, [_request(world, *each) for each in _claims(world, 1)])
+
+
+def ask_together(world: World, ledger: ZNodeLedger) -> None:
+    """Several days are asked for, and begin in one step."""
+    by_key = {key: claim for claim, key in _claims(world, world.random.randint(1, MOST_TOGETHER))}
+    asked_for(world, ledger, [_request(world, claim, key) for key, claim in by_key.items()])
+
+
+def _request(world: World, claim: Claim, key: str) -> PartitionRequest:
     chance = world.random
-    request = PartitionRequest(
+    return PartitionRequest(
         key=key,
         claim=claim,
         redo=chance.random() < 0.3,
         gone=chance.choice((OnMissing.ERROR, OnMissing.TAKE)),
         empty=chance.choice((OnMissing.ERROR, OnMissing.TAKE, OnMissing.TAKE)),
     )
-    asked_for(world, ledger, request)
 
 
-def asked_for(world: World, ledger: ZNodeLedger, request: PartitionRequest) -> PartitionResult:
+def asked_for(world: World, ledger: ZNodeLedger, requests: Sequence[PartitionRequest]) -> list[PartitionAnswer]:
     judge, since = _judge(world), world.source.since
-    judge.requests.begun.setdefault(request.claim.key, (str(request.key), since))
+    for request in requests:
+        judge.requests.begun.setdefault(request.claim.key, (str(request.key), since))
     require_definition(ledger, world.topology, check_states=True)
-    result = begin_partition(ledger, world.topology, request, max_pending=world.judge.max_pending, clock=lambda: NOW)
-    world.note(f"{request.claim.key} asks for {request.key}: {type(result).__name__} {getattr(result, 'txid', '')}")
-    if isinstance(result, Begun):
-        judge.claimed(request.claim.key, result.txid)
-        world.given[request.claim.key] = result.txid
-    if isinstance(result, PartitionUnchanged):
-        look = judge.looks.get(result.txid)
-        if look is None or not judge.source.was(result.key, look, since):
-            judge.broken("P2", f"{result.key} is called unchanged since {result.txid}, which has {look}")
-    return result
-
-
-def ask_together(world: World, ledger: ZNodeLedger) -> None:
-    """Several days begin in one step."""
-    judge = _judge(world)
-    asked = {key: claim for claim, key in _claims(world, world.random.randint(1, MOST_TOGETHER))}
-    require_definition(ledger, world.topology, check_states=True)
-    coordinator = world.topology.spouts["records"].coordinator()
-    partitions: dict[str, AskedPartition] = {}
-    for key, claim in asked.items():
-        seen, partition = ledger.partition(key), DAYS.parse(key)
-        metadata: dict[str, Json] = {"records": coordinator.partition(partition)}
-        partitions[claim.key] = AskedPartition(partition=partition, seen=seen.entry, metadata=metadata)
-    result = ledger.begin(NextBatches(list(asked.values()), partitions=partitions, max_pending=world.judge.max_pending))
-    begun = result if isinstance(result, tuple) else ()
-    world.note(f"{list(asked)}: {[one.txid for one in begun] or type(result).__name__}")
-    for claim, one in zip(asked.values(), begun, strict=False):
-        reached(Milestone.BEGUN, one.txid)
-        judge.claimed(claim.key, one.txid)
-        world.given[claim.key] = one.txid
+    with OpenCoordinators(world.topology, ledger) as coordinators:
+        results = begin_partitions(
+            ledger,
+            world.topology,
+            requests,
+            max_pending=world.judge.max_pending,
+            attempt_by="",
+            coordinators=coordinators,
+            clock=lambda: NOW,
+        )
+    for request, result in zip(requests, results, strict=True):
+        what = f"{type(result).__name__} {getattr(result, 'txid', '')}"
+        world.note(f"{request.claim.key} asks for {request.key}: {what}")
+        if isinstance(result, Begun):
+            judge.claimed(request.claim.key, result.txid)
+            world.given[request.claim.key] = result.txid
+        if isinstance(result, PartitionUnchanged):
+            judge.is_unchanged(result.key, result.txid, since)
+        if isinstance(result, TridentError) and not isinstance(result, EXPECTED):
+            raise result
+    return results
 
 
 def source_changes(world: World, _ledger: ZNodeLedger) -> None:
@@ -124,14 +123,13 @@ def restored(world: World, ledger: ZNodeLedger) -> None:
 
 def all_asked(world: World, ledger: ZNodeLedger, number: int) -> bool:
     """A person asks for all days that have changed. True: none has."""
-    results = []
     if number >= PATIENT:
         restored(world, ledger)
+    requests = []
     for key in world.source.days:
         claim = Claim(key=f"end-{world.scheduler.steps}-{number}-{key}")
-        request = PartitionRequest(key=key, claim=claim, redo=False, gone=OnMissing.TAKE, empty=OnMissing.TAKE)
-        results.append(asked_for(world, ledger, request))
-    return all(isinstance(result, PartitionUnchanged) for result in results)
+        requests.append(PartitionRequest(key=key, claim=claim, redo=False, gone=OnMissing.TAKE, empty=OnMissing.TAKE))
+    return all(isinstance(result, PartitionUnchanged) for result in asked_for(world, ledger, requests))
 
 
 DAY_JOBS: dict[Callable[[World, ZNodeLedger], None], float] = {ask: 12, source_changes: 6, close: 1.5}

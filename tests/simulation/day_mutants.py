@@ -98,19 +98,6 @@ def _() -> Sequence[Patch]:
     return [(begin, "is_as_seen", is_as_seen)]
 
 
-@mutant("an older look replaces a newer one", "bound")
-def _() -> Sequence[Patch]:
-    def looked(entry: PartitionEntry, src: str) -> PartitionEntry:
-        return replace(entry, src=src)
-
-    def refresh(snap: Any, seen: PartitionEntry, key: str, *more: Any, **named: Any) -> Any:
-        now = snap.entry(key)
-        return original(snap, now if now.tx == seen.tx else seen, key, *more, **named)
-
-    original = verbs.refresh
-    return [(verbs, "looked", looked), (Ledger.refresh, "decide", refresh)]
-
-
 @mutant("the index keeps the sources of the first look", "bound")
 def _() -> Sequence[Patch]:
     return [(verbs, "looked", lambda entry, src: replace(entry, looks=entry.looks + 1))]

@@ -64,6 +64,8 @@ class JudgeOfDays(JudgeOfTasks):
         entry = self.entries[key]
         if old is None and (entry.n, entry.tx) != (n, txid):
             self.broken("P1", f"{txid} is number {n} of {key}, and the index has {entry}")
+        for claim in self.requests.served[txid] if old is not None and new.metadata != old.metadata else ():
+            self._is_served(claim, txid, looked_at(new.metadata) or {})
         begins = old is not None and new.status is Status.PROCESSING and old.status is Status.SKIPPED
         if begins and entry.tx > txid:
             self.broken("P6", f"{txid} is attempted, and {entry.tx} has {key}")
@@ -86,13 +88,19 @@ class JudgeOfDays(JudgeOfTasks):
             if stored != {*look.values()}:
                 self.broken("P8", f"{txid} is COMMITTED with {look} of {key}, and state {name} has {stored}")
         for claim in self.requests.served[txid]:
-            self.is_served(claim, txid)
+            self._is_served(claim, txid, look)
 
-    def is_served(self, claim: str, txid: int) -> None:
-        """Is the look of the COMMITTED transaction one from after the request began?"""
+    def is_unchanged(self, key: str, txid: int, since: int) -> None:
+        """A request is told that the day is COMMITTED as this transaction, and its source as it was."""
+        look = self.looks.get(txid)
+        if look is None or not self.source.was(key, look, since):
+            self.broken("P2", f"{key} is called unchanged since {txid}, which has {look}")
+
+    def _is_served(self, claim: str, txid: int, look: Look) -> None:
+        """Is the look of the claim's transaction one from after the request began?"""
         key, since = self.requests.begun[claim]
-        if not self.source.was(key, self.looks[txid], since):
-            self.broken("P2", f"{claim} asked for {key}, and {txid} has an older look: {self.looks[txid]}")
+        if not self.source.was(key, look, since):
+            self.broken("P2", f"{claim} asked for {key}, and {txid} has an older look: {look}")
 
     def _lacks(self, name: str, store: Store, txid: int) -> list[int]:
         return []  # newer ones replace what lower ones brought

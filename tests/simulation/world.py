@@ -273,7 +273,7 @@ def _tell_judge(world: World) -> None:
         judge.ordered.update(levels.FED)
     elif kind.ordered:
         judge.ordered.add("second")
-    judge.group = limits.FIRST if kind.tasks else MOST_TOGETHER if kind.groups else 1
+    judge.group = limits.FIRST if kind.tasks else MOST_TOGETHER if kind.groups or kind.bound else 1
     judge.process = lambda: world.process
     judge.now_ms = None if kind.tasks else world.clock.time_ms
 

@@ -28,7 +28,7 @@ from airflow_trident.spouts.files.spout import DEFAULT_MAX_BYTES, DEFAULT_MAX_FI
 from airflow_trident.topology.topology import Topology
 from tests.documented import documented
 from tests.model import tlc
-from tests.simulation.level_mutants import MUTANTS
+from tests.simulation.day_mutants import MUTANTS
 from tests.simulation.mutants import FOUND
 from tools import reference_pages
 
