@@ -6,6 +6,7 @@ import datetime
 import itertools
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,6 +33,7 @@ from airflow_trident.errors import (
     ConfigurationError,
     EmptyPartitionError,
     IncompletePartitionError,
+    LostTransactionsError,
     PlanError,
     SourceGoneError,
     SourceUnavailableError,
@@ -39,7 +41,9 @@ from airflow_trident.errors import (
 )
 from airflow_trident.ledger.ledger import MemoryLedger
 from airflow_trident.protocol.records import Status
+from airflow_trident.protocol.txids import Txids
 from airflow_trident.runtime.local import LocalRunner
+from airflow_trident.runtime.mending.rebuild import Rebuild, Rebuilt
 from airflow_trident.spouts.files import file_source
 from airflow_trident.spouts.files.contents import digests_of
 from airflow_trident.spouts.files.file_source import FileSource
@@ -103,6 +107,29 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
     opened = Shop(tmp_path)
     yield opened
     opened.ledger.close()
+
+
+def test_a_lost_state_is_rebuilt_without_what_newer_transactions_replaced(shop: Shop) -> None:
+    shop.deliver(f"day={MONDAY}/a.json", ("north", 300), ("west", 8))
+    shop.deliver(f"day={TUESDAY}/a.json", ("north", 7))
+    shop.run(MONDAY, TUESDAY)
+    shop.deliver(f"day={MONDAY}/a.json", ("north", 301))
+    assert shop.run(MONDAY) == [3]
+    before = shop.rows
+    shutil.rmtree(shop.folder / "staging")
+    (shop.folder / "sums.db").unlink()
+    work = Rebuild(
+        ledger=shop.ledger, topology=shop.topology, engine=LocalEngine, staging_root=str(shop.folder / "staging")
+    )
+    assert work.run() == Rebuilt(replayed={"sums": Txids.span(1, 3)}, lost={})
+    assert shop.rows == before
+    assert shop.run(MONDAY) == [4]
+    (shop.folder / "sums.db").unlink()
+    shop.deliver(f"day={TUESDAY}/a.json", ("north", 8))
+    with pytest.raises(LostTransactionsError, match=r"state 'sums' lacks 2"):
+        Rebuild(
+            ledger=shop.ledger, topology=shop.topology, engine=LocalEngine, staging_root=str(shop.folder / "elsewhere")
+        ).run()
 
 
 # ---- what is delivered -----------------------------------------------------------------------------------------

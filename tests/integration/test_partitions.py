@@ -44,10 +44,10 @@ class Killed(BaseException):
 class Days:
     """A bound topology in this process, with its sources."""
 
-    def __init__(self, folder: Path, engine: LocalEngine) -> None:
+    def __init__(self, folder: Path, engine: LocalEngine, topology: Topology | None = None) -> None:
         self.folder, self.engine = folder / "in", engine
         self.staging = str(folder / "staging")
-        self.topology = shops(self.folder, name=f"shop-{folder.name}")
+        self.topology = topology or shops(self.folder, name=f"shop-{folder.name}")
         self.ledger: Ledger = MemoryLedger(self.topology.name)
 
     def runner(self) -> LocalRunner:

@@ -17,15 +17,17 @@ from tests.simulation.runner import Part, parts_of, play_all
 
 HISTORIES, FEWER = 16, 8
 """Histories of each kind. Those of tasks take twice as long, and some kinds are mixtures of two."""
+MORE = {"bound": 300, "groups-bound": 100}
+"""Of kinds that nobody has played by the hundred thousand."""
 WITHIN_SEEDS = 1_000
 """Every defect is found within this number of histories."""
 
 
 @pytest.fixture(scope="module")
 def played() -> list[Part]:
-    few = [kind for kind in KINDS if KINDS[kind].tasks or KINDS[kind].levels or kind.startswith("groups-")]
-    many = [kind for kind in KINDS if kind not in few]
-    return list(play_all([*parts_of(few, FEWER, size=FEWER), *parts_of(many, HISTORIES, size=HISTORIES)], 2))
+    mixed = [kind for kind in KINDS if KINDS[kind].tasks or KINDS[kind].levels or kind.startswith("groups-")]
+    counts = {kind: FEWER if kind in mixed else HISTORIES for kind in KINDS} | MORE
+    return list(play_all([part for kind, count in counts.items() for part in parts_of([kind], count, size=25)], 2))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -24,6 +24,7 @@ from airflow_trident.errors import (
     StagingError,
     state_code,
 )
+from airflow_trident.io.arrow import rows_to_table
 from airflow_trident.io.places import temporary_root
 from airflow_trident.ledger.ledger import Ledger
 from airflow_trident.ledger.recovery import GONE
@@ -98,7 +99,8 @@ class Rebuild:
         for name, txids in lack.items():
             self.progress(f"state {name} lacks {len(txids)} transactions: {txids}")
         records = self._records(lack)
-        lost = self._lost(lack, markers, records)
+        replaced = self._replaced(records)
+        lost = self._lost(lack, markers, records, replaced)
         for name, reasons in lost.items():
             for txid, why in reasons.items():
                 self.progress(f"transaction {txid} is lost for state {name}: {why}")
@@ -107,7 +109,7 @@ class Rebuild:
             return Rebuilt(replayed=_without(lack, lost), lost=_txids(lost))
         if any(lost.values()):
             self._accept(lost, accept_loss)
-        replayed, more = self._replay(_without(lack, lost), records, accept_loss)
+        replayed, more = self._replay(_without(lack, lost), records, replaced, accept_loss)
         return Rebuilt(replayed=replayed, lost=_joined(_txids(lost), more))
 
     # ---- what is missing, and what of that is lost -----------------------------------------------------------
@@ -148,8 +150,25 @@ class Rebuild:
         assert every.lowest is not None
         return {tx.txid: tx for tx in self.ledger.transactions(every.lowest, every.highest) if tx.txid in every}
 
+    def _replaced(self, records: Mapping[int, TxRecord]) -> dict[int, int]:
+        """Those whose partition a newer COMMITTED transaction has replaced -> that one. What they read, and it may be
+        gone by now, is not needed any more."""
+        if self.topology.partitions is None or not records:
+            return {}
+        newest: dict[str, int] = {}
+        for tx in self.ledger.transactions(min(records)):
+            if tx.status is Status.COMMITTED:
+                newest.update(dict.fromkeys(tx.partitions, tx.txid))
+        return {
+            txid: newest[key] for txid, tx in records.items() for key in tx.partitions if newest.get(key, txid) != txid
+        }
+
     def _lost(
-        self, lack: Mapping[str, Txids], markers: Mapping[str, Marker | None], records: Mapping[int, TxRecord]
+        self,
+        lack: Mapping[str, Txids],
+        markers: Mapping[str, Marker | None],
+        records: Mapping[int, TxRecord],
+        replaced: Collection[int],
     ) -> LostReasons:
         reads = _reads(self.topology)
         # A state is judged after those that feed it: what they lost is lost for it, too.
@@ -159,7 +178,8 @@ class Rebuild:
             marker = markers[name]
             high = 0 if marker is None else marker.high
             for txid in lack[name]:
-                why = self._why_lost(records.get(txid), name) or _why_not_in(self.topology.states[name], txid, high)
+                why = "" if txid in replaced else self._why_lost(records.get(txid), name)
+                why = why or _why_not_in(self.topology.states[name], txid, high)
                 if not why:
                     gone_on = [
                         feeding for feeding in reads[name] if not _will_be_at(feeding, txid, lack, lost, markers)
@@ -216,13 +236,18 @@ class Rebuild:
         return LostTransactionsError(
             f"transactions of topology {self.topology.name!r} cannot be replayed any more: {which}",
             "Restore the states from a newer copy; or go on without these transactions, for good: `airflow trident "
-            f'rebuild {self.topology.name} {states} --accept-loss --reason "..."`.',
+            f'rebuild {self.topology.name} {states} --accept-loss --reason "..."`.'
+            + (" Then ask for their partitions again." if self.topology.partitions is not None else ""),
         )
 
     # ---- replaying -------------------------------------------------------------------------------------------
 
     def _replay(
-        self, todo: Mapping[str, Txids], records: Mapping[int, TxRecord], accept_loss: str
+        self,
+        todo: Mapping[str, Txids],
+        records: Mapping[int, TxRecord],
+        replaced: Mapping[int, int],
+        accept_loss: str,
     ) -> tuple[dict[str, Txids], dict[str, Txids]]:
         """:returns: what was replayed, and what only then turned out to be lost, by state."""
         done: dict[str, Txids] = {}
@@ -238,7 +263,7 @@ class Rebuild:
                 into = {name for name, txids in todo.items() if txid in txids}
                 ticket = self._ticket(records[txid], fence, view, still)
                 try:
-                    batches = self._batches(records[txid], into, engine)
+                    batches = self._batches(records[txid], into, engine, replaced.get(txid))
                 except _CannotReplay as error:
                     self.progress(f"transaction {txid} is lost: {error}")
                     now = {name: Txids.of(txid) for name in into}
@@ -271,9 +296,17 @@ class Rebuild:
             partitions=record.partitions,
         )
 
-    def _batches(self, record: TxRecord, into: Collection[str], engine: Engine) -> dict[str, pa.Table]:
-        """The staged batch, if it still exists and today's plan would stage it; otherwise that of a replay."""
+    def _batches(
+        self, record: TxRecord, into: Collection[str], engine: Engine, replaced_by: int | None
+    ) -> dict[str, pa.Table]:
+        """The staged batch, if it still exists and today's plan would stage it; otherwise that of a replay.
+
+        :param replaced_by: a newer transaction with its partition: then no rows.
+        """
         area, wanted = StagingArea(self.staging_root), self._batches_of(into)
+        if replaced_by is not None:
+            self.progress(f"transaction {record.txid}: transaction {replaced_by} replaces its partition; no rows")
+            return {sink.name: rows_to_table(sink.schema, []) for sink in wanted}
         try:
             manifest, whose = self._manifest(record, wanted), {record.txid: record.attempt}
             batches = {sink.name: area.read_each(manifest, whose, sink.name, sink.schema)[0] for sink in wanted}
