@@ -34,6 +34,22 @@ class EngineKind(StrEnum):
     """Plain Python in the task's process."""
 
 
+class Redo(StrEnum):
+    """When a partition that is COMMITTED is done again."""
+
+    ASKED = "asked"
+    """Whenever it is asked for."""
+    CHANGED = "changed"
+    """If its sources have changed."""
+
+
+def parse_redo(value: Redo | str) -> Redo:
+    """:raises ConfigurationError: it is unknown."""
+    if value not in tuple(Redo):
+        raise ConfigurationError(f"redo = {value!r} is unknown", "Use 'asked' or 'changed'.")
+    return Redo(value)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Composed:
     """The rules for composed names of one kind of place.

@@ -10,7 +10,7 @@ from airflow.providers.common.compat.sdk import TaskGroup, TriggerRule, task_gro
 from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.paths import AnyPath
-from airflow_trident.names import Composed, EngineKind, require_flags
+from airflow_trident.names import Composed, EngineKind, Redo, require_flags
 from airflow_trident.operators.base import require_topology
 from airflow_trident.operators.transaction import (
     TridentCommitterOperator,
@@ -48,11 +48,13 @@ def trident_transaction(
     attempt_timeout: timedelta | float | None = None,
     max_pending: int | str | None = None,
     retention: int | None = None,
-    on_failure: OnFailure | str = OnFailure.BLOCK,
+    on_failure: OnFailure | str | None = None,
     turn_sensor: bool = True,
     deferrable: bool | None = None,
     turn_wait_s: timedelta | float | None = None,
     allow_backfill_runs: bool = False,
+    partition: str | None = None,
+    redo: Redo | str = Redo.ASKED,
     **task_args: Any,
 ) -> TaskGroup:
     """A task group ``coordinate -> emit -> turn -> commit`` for a topology.
@@ -71,9 +73,10 @@ def trident_transaction(
     :param max_pending: see :class:`TridentCoordinatorOperator`.
     :param retention: see :class:`TridentCommitterOperator`.
     :param on_failure: ``block``: a transaction that keeps failing blocks the later ones; ``skip``: they pass.
+        None: ``skip`` if the topology is bound to partitions, else ``block``.
     :param turn_sensor: wait for the turn in a task of its own; without it the committer waits.
     :param deferrable: wait in the triggerer; None: as configured, and since Airflow 3.3 the turn sensor waits there.
-    :param allow_backfill_runs: see :class:`TridentCoordinatorOperator`.
+    :param allow_backfill_runs: see :class:`TridentCoordinatorOperator`, as for `partition` and `redo`.
     :param task_args: arguments of every task, such as ``retries``; only the committer gets ``outlets``. A
         `trigger_rule`, also one in `default_args`, is for the coordinator alone. The tasks rank themselves, so a
         `weight_rule` has no effect: if there are few slots, a task that waits goes behind each task that it may wait
@@ -84,7 +87,9 @@ def trident_transaction(
     require_topology(topology)
     max_transactions = settings.parse_count("max_transactions", max_transactions)
     require_flags("trident_transaction", turn_sensor=turn_sensor)
-    _require_group(group, max_transactions, max_pending)
+    partitions = topology.partitions
+    most = max_transactions if partitions is None else partitions.lookback + 1
+    _require_group(group, most, max_pending)
     outlets = task_args.pop("outlets", None)
     begins = {"trigger_rule": task_args.pop("trigger_rule")} if "trigger_rule" in task_args else {}
     for name in ("task_id", "txid", "task_group"):
@@ -136,12 +141,14 @@ def trident_transaction(
             max_transactions=max_transactions,
             max_pending=max_pending,
             allow_backfill_runs=allow_backfill_runs,
+            partition=partition,
+            redo=redo,
             **begins | ledger,
             **waits,
         )
         if group is not None:
             work(coordinate.output, f"{{{{ ({_pulled(coordinate)} or [None])[0] }}}}")
-        elif max_transactions == 1:
+        elif most == 1:
             work(coordinate.output, coordinate.output)
         else:
             _map_over(coordinate, work)
@@ -193,9 +200,10 @@ def _map_over(coordinate: TridentCoordinatorOperator, work: Any) -> None:
     around = coordinate.get_closest_mapped_task_group()
     if around is not None:
         raise ConfigurationError(
-            f"max_transactions={coordinate.max_transactions} in the mapped task group {around.group_id!r}: Airflow "
+            f"{coordinate.most} transactions of a run in the mapped task group {around.group_id!r}: Airflow "
             "does not map tasks over what a task of such a group returns",
-            "Give group, so that one emit and one commit task take all transactions, or leave out max_transactions.",
+            "Give group, so that one emit and one commit task take all transactions, or leave out max_transactions "
+            "(or lookback).",
         )
     turn_txid = f"{{{{ {_pulled(coordinate)}[ti.map_index] }}}}"
 

@@ -70,12 +70,16 @@ def require_topology(topology: Topology | str) -> Topology:
         )
     topology.compile()
     require_durable(topology)
+    return topology
+
+
+def require_takes_new(topology: Topology, task: str) -> None:
+    """:raises ConfigurationError: the topology is bound to partitions, and this task takes what is new."""
     if topology.partitions is not None:
         raise ConfigurationError(
-            f"topology {topology.name!r} is bound to partitions, and tasks of Airflow take what is new",
-            'Run it in a program, as LocalRunner(...).run(partitions=["2026-11-24"]).',
+            f"topology {topology.name!r} is bound to partitions, and {task} takes what is new",
+            "Use trident_transaction, whose runs have partition keys.",
         )
-    return topology
 
 
 def require_durable(topology: Topology) -> None:
@@ -224,7 +228,7 @@ class LedgerTask:
         again = context["ti"].get_first_reschedule_date(context) is not None
         return 0.0 if again else settings.turn_wait_s(turn_wait_s)
 
-    def look_again_later(self, context: Context, txid: int, timeout: timedelta) -> NoReturn:
+    def look_again_later(self, context: Context, subject: str, timeout: timedelta) -> NoReturn:
         """Give the worker slot back without using a triggerer, and check again later.
 
         :raises AirflowSensorTimeout: the task has waited for `timeout` in all.
@@ -233,7 +237,7 @@ class LedgerTask:
         began = context["ti"].get_first_reschedule_date(context) or now
         if now - began > timeout:
             raise AirflowSensorTimeout(
-                f"waited for {timeout} for transaction {txid} of topology {self.topology_name}. "
+                f"waited for {timeout} for {subject} of topology {self.topology_name}. "
                 f"See `airflow trident ledger list {self.topology_name}` for what holds it up."
             )
         raise AirflowRescheduleException(now + next_look(now - began, settings.number(settings.RESCHEDULE_S, least=0)))
@@ -315,11 +319,12 @@ class TridentOperator(LedgerTask, BaseOperator):
         self.zookeeper_conn_id = zookeeper_conn_id
         if self.depends_on_past or self.wait_for_downstream:
             warnings.warn(_DEPENDS_ON_PAST, UserWarning, stacklevel=1)  # of one place, so it is said once for a DAG
+        self.asset: Asset | None = None
         if self.brings_events and topology.asset != "":
             from airflow_trident.tasks.asset_events import asset_of
 
-            asset = asset_of(topology)
-            self.outlets = self.outlets if asset in self.outlets else [*self.outlets, asset]
+            self.asset = asset_of(topology)
+            self.outlets = self.outlets if self.asset in self.outlets else [*self.outlets, self.asset]
 
     def give_back_slot(
         self, context: Context, txid: int, until: Until, *, deferrable: bool, skip_gone: bool
@@ -329,7 +334,7 @@ class TridentOperator(LedgerTask, BaseOperator):
             now_ms = int(timezone.utcnow().timestamp() * 1000)
             trigger = self.turn_trigger(txid, until, context, skip_gone=skip_gone, deferred_ms=now_ms)
             raise TaskDeferred(trigger=trigger, method_name="execute_complete", timeout=WAIT_TIMEOUT)
-        self.look_again_later(context, txid, WAIT_TIMEOUT)
+        self.look_again_later(context, f"transaction {txid}", WAIT_TIMEOUT)
 
     def execute_complete(self, context: Context, event: Any = None) -> Any:
         """Called after a wait in the triggerer: read the ledger again and continue. The event is only a hint."""

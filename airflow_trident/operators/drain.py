@@ -20,6 +20,7 @@ from airflow_trident.operators.base import (
     listed,
     note_assets,
     owner,
+    require_takes_new,
 )
 from airflow_trident.operators.engine_operator import EngineOperator
 from airflow_trident.protocol.decide import Blocked
@@ -98,6 +99,7 @@ class TridentDrainOperator(EngineOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(topology=topology, **kwargs)
+        require_takes_new(topology, "a drain")
         self.max_transactions = max_transactions
         self.max_time_s = max_time_s
         self.max_pending = max_pending

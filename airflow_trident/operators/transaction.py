@@ -8,7 +8,8 @@ The committer task: the commit phase. If it succeeds, its transaction is committ
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,12 +18,10 @@ from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSki
 from airflow_trident import settings
 from airflow_trident.errors import BlockedError, ConfigurationError, TransitionError, UnknownTopologyError
 from airflow_trident.links import SparkUiLink, TransactionLink
-from airflow_trident.names import require_flags
+from airflow_trident.names import Redo, parse_redo, require_flags
 from airflow_trident.operators.base import (
     COORDINATE,
     INCARNATION,
-    TaskPart,
-    TridentOperator,
     airflow_outcome,
     backfill_run_refused,
     coordinator_above,
@@ -36,14 +35,14 @@ from airflow_trident.operators.base import (
     note_assets,
     owner,
     parse_txids,
-    part_of,
 )
+from airflow_trident.operators.coordinating import CoordinatingOperator
 from airflow_trident.operators.engine_operator import EngineOperator
 from airflow_trident.protocol.decide import AlreadyCommitted, Blocked, Full, Paused, Wait
-from airflow_trident.protocol.records import Claim, OnFailure, Status, claim_key
+from airflow_trident.protocol.records import OnFailure, Status
 from airflow_trident.runtime.drains.limits import on_failure_of, parse_group, pending_of, require_groups
 from airflow_trident.tasks.airflow_versions import checked_deferrable
-from airflow_trident.tasks.waits import COMMIT, EMIT, Abandoned, Rank, Until, wait_in_worker
+from airflow_trident.tasks.waits import COMMIT, EMIT, Abandoned, Rank, Until
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -51,23 +50,26 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from airflow_trident.engine.engine import Engine
-    from airflow_trident.ledger.answers import BeginResult, Begun
+    from airflow_trident.ledger.answers import BeginResult
     from airflow_trident.ledger.ledger import Ledger
     from airflow_trident.protocol.records import LedgerView, TxRecord
     from airflow_trident.runtime.commit import Committer
     from airflow_trident.runtime.phases import Attempts, ProcessResult
-    from airflow_trident.runtime.waiting import Look
     from airflow_trident.topology.topology import Topology
 
 T = TypeVar("T")
 
+_OUTLETS_OF_PARTITIONS = (
+    "outlets of a topology that is bound to partitions have an event for each run, and two runs may share a "
+    "transaction. Topology(asset=...) has one event with the key for each commit of a partition."
+)
 _TEMPORARY_RUN = "__airflow_temporary_run_"
 """So begin the ids of the runs that ``airflow tasks test`` makes and deletes."""
 MOST_TRANSACTIONS = 10_000
 """Of one run: the coordinator claims all of them before it looks for data."""
 
 
-class TridentCoordinatorOperator(TridentOperator):
+class TridentCoordinatorOperator(CoordinatingOperator):
     """Claims transactions for this DAG run. The same run always gets the same ones, no matter how often it runs again.
 
     Returns the txid; if `max_transactions` is above 1, the list of txids. When nothing is new, or there is no room, and
@@ -82,12 +84,20 @@ class TridentCoordinatorOperator(TridentOperator):
         `max_transactions`, and at least ``max_active_runs`` of a DAG that sets it.
     :param deferrable: wait in the triggerer after `turn_wait_s` in the worker; None: ``[trident] deferrable``.
     :param turn_wait_s: how long to wait in the worker; None: ``[trident] turn_wait_s``.
-    :param on_failure: what happens to transactions whose tasks were killed: ``block`` or ``skip``.
+    :param on_failure: what happens to transactions whose tasks were killed: ``block`` or ``skip``. None: ``skip`` if
+        the topology is bound to partitions, else ``block``.
+    :param partition: of a bound topology: the key of the run's partition (templated); None: the key that the run has.
+    :param redo: of a bound topology. ``asked``: a manual run, one of an Airflow backfill and a cleared one do a
+        COMMITTED partition again. ``changed``: only if its sources have changed, as scheduled runs do.
     :param allow_backfill_runs: let runs of an Airflow backfill (``airflow backfill create``) take new data. Otherwise
         they are skipped: a source has no batch for their date, so they would take the data that is new today.
+
+    The run of a bound topology asks for one partition. It waits until the partition is complete, and while a commit of
+    it is under way. It gets the unfinished transaction of the partition, if there is one. It is skipped if the
+    partition is COMMITTED and its sources have not changed, unless a person asked for it.
     """
 
-    template_fields: Sequence[str] = ("zookeeper_conn_id", "max_pending")
+    template_fields: Sequence[str] = ("zookeeper_conn_id", "max_pending", "partition")
     phase = COORDINATE
 
     def __init__(
@@ -98,8 +108,10 @@ class TridentCoordinatorOperator(TridentOperator):
         max_pending: int | str | None = None,
         deferrable: bool | None = None,
         turn_wait_s: timedelta | float | None = None,
-        on_failure: OnFailure | str = OnFailure.BLOCK,
+        on_failure: OnFailure | str | None = None,
         allow_backfill_runs: bool = False,
+        partition: str | None = None,
+        redo: Redo | str = Redo.ASKED,
         **kwargs: Any,
     ) -> None:
         super().__init__(topology=topology, **kwargs)
@@ -115,7 +127,23 @@ class TridentCoordinatorOperator(TridentOperator):
         self.on_failure = on_failure_of(topology.states, on_failure)
         require_flags(type(self).__name__, allow_backfill_runs=allow_backfill_runs)
         self.allow_backfill_runs = allow_backfill_runs
+        self.partition = partition
+        self.redo = parse_redo(redo)
         self.rank_as(Rank.COORDINATE)
+        self._require_partition_of_runs()
+
+    def _require_partition_of_runs(self) -> None:
+        """:raises ConfigurationError: an argument means nothing for this topology, or the runs of the DAG have no keys
+        of its partitions."""
+        if self.topology.partitions is not None:
+            from airflow_trident.tasks.partition_runs import require_coordinator
+
+            require_coordinator(self, self.topology.partitions)
+        elif self.partition is not None or self.redo is not Redo.ASKED:
+            raise ConfigurationError(
+                f"partition= or redo=, and topology {self.topology_name!r} is not bound to partitions",
+                "Leave it out, or give Topology(partitions=...).",
+            )
 
     def _require_followers(self) -> None:
         """:raises ConfigurationError: the tasks behind this one would not get the txid, or a failure would not show."""
@@ -145,19 +173,25 @@ class TridentCoordinatorOperator(TridentOperator):
         for note in self.topology.compile().notes:
             self.log.warning("%s", note)
         with airflow_outcome(), self.open_ledger() as ledger:
-            if is_backfill_run(context) and not self.allow_backfill_runs:
-                txids = self._claimed_before(context, ledger)
-            else:
-                try:
-                    txids = self._claim_all(context, ledger)
-                except (BlockedError, AirflowTaskTimeout) as error:
-                    kind = OutcomeKind.BLOCKED if isinstance(error, BlockedError) else OutcomeKind.ERROR
-                    tell(ledger, next(self._claims(context)), kind, f"{type(error).__name__}: {error}")
-                    raise
+            try:
+                txids = self._txids(context, ledger)
+            except (BlockedError, AirflowTaskTimeout) as error:
+                kind = OutcomeKind.BLOCKED if isinstance(error, BlockedError) else OutcomeKind.ERROR
+                tell(ledger, self._claim(context), kind, f"{type(error).__name__}: {error}")
+                raise
             tell_plan(ledger, self.topology)
             context["ti"].xcom_push(key=INCARNATION, value=ledger.view(0, remembered=True).topology.incarnation)
         self.current_txids = txids
-        return txids if self.max_transactions > 1 else txids[0]
+        return txids if self.most > 1 else txids[0]
+
+    def _txids(self, context: Context, ledger: Ledger) -> list[int]:
+        if self.topology.partitions is not None:
+            from airflow_trident.operators.partitions_of_run import PartitionsOfRun
+
+            return PartitionsOfRun(self, context, ledger).txids()
+        if is_backfill_run(context) and not self.allow_backfill_runs:
+            return self._claimed_before(context, ledger)
+        return self._claim_all(context, ledger)
 
     def _claim_all(self, context: Context, ledger: Ledger) -> list[int]:
         from airflow_trident.ledger.answers import NothingNew
@@ -167,12 +201,12 @@ class TridentCoordinatorOperator(TridentOperator):
             if txids:
                 return txids
             orphan = None
-            if isinstance(begun, Blocked) and isinstance(self._review(context, ledger)(begun), Wait):
+            if isinstance(begun, Blocked) and isinstance(self.review(context, ledger)(begun), Wait):
                 begun = Full(oldest=begun.by, pending=ledger.view(0).pending)
             if isinstance(begun, NothingNew):
                 orphan = self._left_behind(context, ledger)
             elif isinstance(begun, Full):
-                orphan = self._wait_for_room(context, ledger, begun)
+                orphan = self.wait_for_room(context, ledger, begun)
             if orphan is not None:
                 self.log.info(
                     "transaction %d waits to be committed, and %s: this run commits it", orphan.by, orphan.why
@@ -194,7 +228,7 @@ class TridentCoordinatorOperator(TridentOperator):
                     ledger,
                     self.topology,
                     claims[:1] if claims[0].cleared and not txids else claims,
-                    max_pending=self._max_pending(),
+                    max_pending=self.pending_limit(),
                     attempt_by="",
                     check_states=not txids,
                     ask_lag=True,
@@ -203,7 +237,7 @@ class TridentCoordinatorOperator(TridentOperator):
                 )
                 if not isinstance(outcome, tuple):
                     break
-                self._log_begun(outcome)
+                self.log_begun(outcome)
                 txids += [begun.txid for begun in outcome]
                 if claims[0].cleared and len(txids) == 1 and not outcome[0].new:
                     return txids + self._known(context, ledger)[1:], outcome
@@ -237,7 +271,7 @@ class TridentCoordinatorOperator(TridentOperator):
         from airflow_trident.ledger.answers import NextBatches
 
         claims = list(self._claims(context))
-        begun_before = ledger.begin(NextBatches(claims, max_pending=self._max_pending()))
+        begun_before = ledger.begin(NextBatches(claims, max_pending=self.pending_limit()))
         return [begun.txid for begun in begun_before] if isinstance(begun_before, tuple) else []
 
     def _why_nothing(self, context: Context, ledger: Ledger, begun: object) -> Exception:
@@ -252,115 +286,10 @@ class TridentCoordinatorOperator(TridentOperator):
         view = ledger.view(0)
         last, failed = view.next_txid - 1, view.blocked_by(view.next_txid)
         # A run without new data says by its state that the topology is blocked.
-        if failed is not None and isinstance(still := self._review(context, ledger)(Blocked(failed)), Blocked):
+        if failed is not None and isinstance(still := self.review(context, ledger)(Blocked(failed)), Blocked):
             return self.blocked(still)
         after = f"after transaction {last}" if last else "yet"
         return AirflowSkipException(f"nothing new for topology {self.topology_name} {after}: no transaction is begun.")
-
-    def _wait_for_room(self, context: Context, ledger: Ledger, full: Full) -> Abandoned | None:
-        """Return when the oldest uncommitted transaction has passed; if nobody is left to commit it, return it.
-
-        :raises BlockedError: it will never pass.
-        """
-        from airflow_trident.protocol.outcomes import OutcomeKind
-        from airflow_trident.runtime.outcomes import tell
-
-        self.log.info(
-            "%d transactions of topology %s are uncommitted, as many as may be", full.pending, self.topology_name
-        )
-        verdict = wait_in_worker(
-            ledger,
-            full.oldest,
-            Until.PASSED,
-            wait_s=self.seconds_in_worker(context, self.turn_wait_s),
-            look_every_s=settings.number(settings.POLL_S, least=0.1),
-            look=self._look(context, ledger),
-            say=lambda story: self.log.info("%s", story),
-            review=self._review(context, ledger),
-        )
-        if isinstance(verdict, Blocked):
-            raise self.blocked(verdict)
-        if isinstance(verdict, Wait):
-            tell(ledger, next(self._claims(context)), OutcomeKind.WAITING)
-            self.give_back_slot(
-                context,
-                full.oldest,
-                Until.PASSED,
-                deferrable=deferrable_default(self.deferrable),
-                skip_gone=self.on_failure is OnFailure.SKIP,
-            )
-        return verdict if isinstance(verdict, Abandoned) else None
-
-    def _look(self, context: Context, ledger: Ledger) -> Look[Abandoned]:
-        from airflow_trident.tasks.asking_airflow import ask_airflow
-
-        return ask_airflow(ledger, skip=self.on_failure is OnFailure.SKIP, asker=self.asker(context))
-
-    def _review(self, context: Context, ledger: Ledger) -> Callable[[T], T | Wait]:
-        from airflow_trident.tasks.asking_airflow import review_blocked
-
-        return review_blocked(ledger, self.asker(context))
-
-    def _max_pending(self) -> int:
-        limit = pending_of(self.topology.states, settings.parse_limit("max_pending", self.max_pending))
-        return limit or max(settings.max_pending(), self.max_transactions, self._runs_at_once())
-
-    def _runs_at_once(self) -> int:
-        """How many active runs the DAG itself allows. 1 if that number is only Airflow's default: the default says
-        nothing about this DAG."""
-        from airflow.providers.common.compat.sdk import conf
-
-        if not self.has_dag():  # type: ignore[no-untyped-call]
-            return 1
-        runs = self.dag.max_active_runs
-        return 1 if runs == conf.getint("core", "max_active_runs_per_dag") else runs
-
-    def _claims(self, context: Context) -> Iterator[Claim]:
-        """One claim for each transaction of this run. The key identifies this task in this run; retries, clears and
-        another `max_transactions` do not change it."""
-        ti, dag_run = context["ti"], context["dag_run"]
-        own_index = ti.map_index if ti.map_index is not None else -1
-        tasks = self._tasks_behind()
-        task_ids = {task.phase: task.task_id for task in tasks}
-        mapped = self.max_transactions > 1 and not any(task.takes_several for task in tasks)
-        for index in range(self.max_transactions):
-            yield Claim(
-                key=claim_key(ti.dag_id, ti.task_id, ti.run_id, own_index, index),
-                dag_id=ti.dag_id,
-                run_id=ti.run_id,
-                map_index=index if mapped else own_index,
-                run_ms=int(dag_run.run_after.timestamp() * 1000),
-                cleared=bool(dag_run.clear_number),
-                task_ids=task_ids,
-                coordinator=ti.task_id,
-            )
-
-    def _tasks_behind(self) -> list[TaskPart]:
-        """The downstream tasks that process and commit. Others that wait use them to find out who is at work."""
-        parts = (part_of(task) for task in self.get_flat_relatives(upstream=False))
-        return [
-            part
-            for part in parts
-            if part is not None and part.phase in (EMIT, COMMIT) and part.topology_name == self.topology_name
-        ]
-
-    def _log_begun(self, claimed: Sequence[Begun]) -> None:
-        from airflow_trident.runtime.drains.drain_passes import named
-
-        new = [begun.record for begun in claimed if begun.new and begun.record is not None]
-        if new:
-            streams = ", ".join(dict.fromkeys(stream for record in new for stream in record.metadata))
-            begun = f"{named(new)} of topology {self.topology_name} {'are' if len(new) > 1 else 'is'} begun"
-            self.log.info("%s (%s)", begun, streams)
-        for claim in claimed:
-            if not claim.new:
-                status = claim.record.status if claim.record is not None else f"{Status.COMMITTED} and pruned"
-                self.log.info(
-                    "this run has transaction %d of topology %s already; it is %s",
-                    claim.txid,
-                    self.topology_name,
-                    status,
-                )
 
 
 class TridentEmitterOperator(EngineOperator):
@@ -371,7 +300,8 @@ class TridentEmitterOperator(EngineOperator):
 
     :param topology: the Topology.
     :param txid: the coordinator's output (templated).
-    :param on_failure: ``block``: later transactions wait until this one is replayed; ``skip``: they pass.
+    :param on_failure: ``block``: later transactions wait until this one is replayed; ``skip``: they pass. None: as of
+        the coordinator.
     :param group: process all transactions from the coordinator in this task, at most this number in a pass; ``auto``:
         chosen by how much there is to read and how long it takes. None: there is one, or the task is mapped over them.
     :raises ConfigurationError: `group` is a number, but the topology or one of its states takes one at a time.
@@ -387,7 +317,7 @@ class TridentEmitterOperator(EngineOperator):
         *,
         topology: Topology,
         txid: Any,
-        on_failure: OnFailure | str = OnFailure.BLOCK,
+        on_failure: OnFailure | str | None = None,
         group: int | str | None = None,
         **kwargs: Any,
     ) -> None:
@@ -581,7 +511,7 @@ class TridentCommitterOperator(EngineOperator):
         retention: int | None = None,
         deferrable: bool | None = None,
         turn_wait_s: timedelta | float | None = None,
-        on_failure: OnFailure | str = OnFailure.BLOCK,
+        on_failure: OnFailure | str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(topology=topology, **kwargs)
@@ -591,6 +521,8 @@ class TridentCommitterOperator(EngineOperator):
         self.turn_wait_s = settings.parse_seconds("turn_wait_s", turn_wait_s, zero=True)
         self.on_failure = on_failure_of(topology.states, on_failure)
         self.rank_as(Rank.COMMIT)
+        if topology.partitions is not None and [outlet for outlet in self.outlets if outlet != self.asset]:
+            warnings.warn(_OUTLETS_OF_PARTITIONS, UserWarning, stacklevel=1)
 
     def execute(self, context: Context) -> int | list[int]:
         from airflow_trident.tasks import asset_events

@@ -40,15 +40,6 @@ class OnMissing(StrEnum):
     """The partition loses the rows."""
 
 
-class Redo(StrEnum):
-    """When a partition that is COMMITTED is done again."""
-
-    ASKED = "asked"
-    """Whenever it is asked for."""
-    CHANGED = "changed"
-    """If its sources have changed."""
-
-
 KEY_FORMATS = {
     PartitionStep.HOUR: "%Y-%m-%dT%H:%M:%S",
     PartitionStep.DAY: "%Y-%m-%d",
@@ -144,7 +135,7 @@ class Partitions:
         :raises ConfigurationError: there is no key, it is written in another way, or it is before `begin`.
         """
         partition = self._parsed(key)
-        if partition.start < self._parsed(self.begin).start:
+        if partition.start < self.first.start:
             raise ConfigurationError(
                 f"the partition {partition.key} is before the topology's first one, {self.begin}",
                 "Ask for a later one, or set Partitions(begin=...) back.",
@@ -197,6 +188,16 @@ class Partitions:
     def key_format(self) -> str:
         """How a key is written, for Airflow's timetables."""
         return KEY_FORMATS[self._step]
+
+    @property
+    def example(self) -> str:
+        """A key, for texts."""
+        return _EXAMPLES[self._step]
+
+    @property
+    def first(self) -> Partition:
+        """The partition `begin`."""
+        return self._parsed(self.begin)
 
     def describe(self) -> str:
         """One line, part of the topology's definition: it must not change silently."""

@@ -243,10 +243,11 @@ class Claim:
     coordinator: str = ""
 
 
-def claim_key(dag_id: str, task_id: str, run_id: str, map_index: int, index: int) -> str:
+def claim_key(dag_id: str, task_id: str, run_id: str, map_index: int, index: int | str) -> str:
     """Key of an Airflow coordinator's claim. Unambiguous: only the run id, which is last, may have colons.
 
-    :param index: 0 for the first transaction of the run.
+    :param index: 0 for the first transaction of the run. For a partition it is ``p``, the number of clears of the run,
+        and a number of its own for each partition but the first.
     """
     return f"{dag_id}:{task_id}:{map_index}:{index}:{run_id}"
 

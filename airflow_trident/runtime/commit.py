@@ -468,7 +468,7 @@ class Committer:
     def _about(self, view: LedgerView, txid: int) -> AlreadyCommitted | Wait | Blocked:
         decision = decide_commit(view, txid)
         if isinstance(decision, Unknown | Closed):
-            raise no_transaction(self.topology.name, decision)
+            raise no_transaction(self.topology.name, decision, bound=self.topology.partitions is not None)
         if isinstance(decision, Commit | EmitAgain):
             return Wait(on=txid, why=f"another committer is at work on transaction {txid}")
         return decision

@@ -18,9 +18,9 @@ from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.object_stores import require_place
 from airflow_trident.io.paths import AnyPath
 from airflow_trident.ledger.ledger import Ledger, MemoryLedger, topology_names
-from airflow_trident.names import DEFAULT_RETENTION
+from airflow_trident.names import DEFAULT_RETENTION, Redo
 from airflow_trident.protocol.decide import Blocked
-from airflow_trident.protocol.partitions import OnMissing, Redo
+from airflow_trident.protocol.partitions import OnMissing
 from airflow_trident.protocol.records import Claim, OnFailure, Owner, Status, TxRecord
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.drains.drain import Drain

@@ -13,8 +13,9 @@ from enum import StrEnum
 from airflow_trident.contracts.spout import PartitionChange
 from airflow_trident.errors import ConfigurationError, TridentError
 from airflow_trident.ledger.ledger import Ledger
+from airflow_trident.names import Redo
 from airflow_trident.protocol.partition_keys import NO_ENTRY, SeenPartition, has_failed
-from airflow_trident.protocol.partitions import Partition, Partitions, Redo
+from airflow_trident.protocol.partitions import Partition, Partitions
 from airflow_trident.protocol.records import Status, TxRecord
 from airflow_trident.runtime.open_resources import OpenCoordinators
 from airflow_trident.runtime.partitions import bound_to, change_since_commit

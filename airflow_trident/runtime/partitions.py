@@ -42,8 +42,9 @@ _SHOWN = 3
 class PartitionRequest:
     """A request for a partition. The same claim always gets the same transaction.
 
-    `redo`: do a partition that is COMMITTED again, also if its sources are as they were. `gone`, `empty`: instead of
-    those of the topology. `reason`: a person's, which the transaction keeps.
+    `redo`: the partition is read after the request, also if its sources are as they were. So a COMMITTED one is done
+    again, and an attempt that began before is made again. `gone`, `empty`: instead of those of the topology. `reason`:
+    a person's, which the transaction keeps.
     """
 
     key: str | None

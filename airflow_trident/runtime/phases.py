@@ -265,6 +265,7 @@ def size_of(coordinators: Mapping[str, Coordinator], record: TxRecord) -> int | 
 # ---- process ---------------------------------------------------------------------------------------------------
 
 
+_ASK_AGAIN = "Ask for its partition again: that makes a new transaction."
 REFRESHES = 3
 """How often one run of an emitter takes changed sources of a partition as they are."""
 
@@ -377,7 +378,7 @@ def _next_attempt(
         view, seen = seen if seen is not None and current else ledger.view(txid), None
         decision = decide_process(view, txid)
         if isinstance(decision, Unknown | Closed):
-            raise no_transaction(topology.name, decision)
+            raise no_transaction(topology.name, decision, bound=topology.partitions is not None)
         if isinstance(decision, AlreadyCommitted):
             return ProcessResult(txid=txid, outcome=ProcessOutcome.ALREADY_COMMITTED)
         if isinstance(decision, CommitUnderWay):
@@ -532,12 +533,14 @@ def note_failure(
     return None
 
 
-def no_transaction(topology: str, decision: Unknown | Closed) -> TransitionError:
+def no_transaction(topology: str, decision: Unknown | Closed, *, bound: bool = False) -> TransitionError:
+    """:param bound: is the topology bound to partitions?"""
     if isinstance(decision, Unknown):
         return unknown_transaction(topology, decision)
     return TransitionError(
         f"transaction {decision.txid} of topology {topology!r} was closed for good: it is never replayed",
-        f"See `airflow trident ledger show {topology} {decision.txid}` for the reason.",
+        f"See `airflow trident ledger show {topology} {decision.txid}` for the reason."
+        + (f" {_ASK_AGAIN}" if bound else ""),
     )
 
 

@@ -16,6 +16,7 @@ from airflow_trident.operators.base import (
     owner,
     part_of,
     require_known_conn_id,
+    require_takes_new,
     require_topology,
 )
 from airflow_trident.protocol.records import Claim, Owner, claim_key
@@ -57,6 +58,7 @@ class TridentReadySensor(LedgerTask, BaseSensorOperator):
     def __init__(self, *, topology: Topology, zookeeper_conn_id: str | None = None, **kwargs: Any) -> None:
         super().__init__(**{"mode": "reschedule", **kwargs})
         self.topology = require_topology(topology)
+        require_takes_new(topology, "this sensor")
         self.topology_name = topology.name
         require_known_conn_id(self, zookeeper_conn_id, "zookeeper_conn_id")
         self.zookeeper_conn_id = zookeeper_conn_id

@@ -52,7 +52,8 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
     :param txid: the transaction that waits (templated).
     :param deferrable: None: ``[trident] deferrable``.
     :param turn_wait_s: how long to block in the worker; None: ``[trident] turn_wait_s``.
-    :param on_failure: what happens to a lower transaction whose tasks were killed: ``block`` or ``skip``.
+    :param on_failure: what happens to a lower transaction whose tasks were killed: ``block`` or ``skip``; None: as
+        of the emitter, if the topology is no name.
     :param zookeeper_conn_id: connection of type ``zookeeper`` (templated); None: ``[trident] zookeeper_conn_id``.
     :param coordinator_task_id: the coordinator that claimed `txid`. It is needed if `txid` is a text and the sensor
         starts in the triggerer, which then refuses a transaction of an earlier incarnation of the topology. Not needed
@@ -73,7 +74,7 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
         txid: Any,
         deferrable: bool | None = None,
         turn_wait_s: timedelta | float | None = None,
-        on_failure: OnFailure | str = OnFailure.BLOCK,
+        on_failure: OnFailure | str | None = None,
         zookeeper_conn_id: str | None = None,
         coordinator_task_id: str | None = None,
         **kwargs: Any,
@@ -207,7 +208,7 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
                 txid, Until.TURN, context, skip_gone=self._skips, ends_task=True, commits=commits
             )
             raise TaskDeferred(trigger=trigger, method_name="execute_complete", timeout=timeout)
-        self.look_again_later(context, txid, timeout)
+        self.look_again_later(context, f"transaction {txid}", timeout)
 
     def execute_complete(self, context: Context, event: Any = None) -> int:
         """Called only if the triggerer could not end the task itself: read the ledger again."""

@@ -13,7 +13,7 @@ from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError, RetryableError
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.names import EngineKind, require_name
-from airflow_trident.operators.base import airflow_outcome, claim_of, require_topology
+from airflow_trident.operators.base import airflow_outcome, claim_of, require_takes_new, require_topology
 from airflow_trident.operators.engine_operator import EngineOperator
 from airflow_trident.protocol.records import OnFailure, Owner
 from airflow_trident.runtime.drains.limits import DrainLimits, on_failure_of, pending_of
@@ -142,6 +142,8 @@ def _distinct(topologies: Sequence[Topology]) -> tuple[Topology, ...]:
     if isinstance(topologies, Topology) or not topologies:
         raise ConfigurationError("a worker has no list of topologies", "Give some, as in topologies=[topology].")
     every = tuple(map(require_topology, topologies))
+    for topology in every:
+        require_takes_new(topology, "a worker")
     names = [topology.name for topology in every]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ConfigurationError(f"a worker has two topologies {twice[0]!r}", "Give each once.")

@@ -37,6 +37,8 @@ _NOT_DEFERRED = (
     "Tasks that wait give their slot back and look again. Leave it out, or use Airflow 3.2 or newer."
 )
 
+KEYS_IN_ZONES = _RELEASE >= (3, 3)
+"""Does CronPartitionTimetable write keys in its time zone? 3.2 writes them in UTC."""
 PARTITIONS_ASSETS = _RELEASE >= (3, 3)
 """Can a task report partitions of an asset when it succeeds?"""
 

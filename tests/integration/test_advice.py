@@ -534,7 +534,7 @@ def waited_too_long(desk: Desk) -> str:
     context: Any = {"ti": began}
     sensor: Any = SimpleNamespace(topology_name="words")
     with pytest.raises(AirflowSensorTimeout) as ended:
-        TridentTurnSensor.look_again_later(sensor, context, 2, timedelta(hours=1))
+        TridentTurnSensor.look_again_later(sensor, context, "transaction 2", timedelta(hours=1))
     return str(ended.value)
 
 
@@ -719,11 +719,14 @@ WORKERS = "tests/integration/test_cli_workers.py starts workers as typed, and as
 FORMER = "needs a state that left during a commit; tests/integration/test_take_back.py follows it"
 GONE_OVER = "tests/integration/test_overtaken_commits.py does what the doctor says, in this order"
 LISTS = "tests/integration/test_source_lists.py loses a list, puts it back and makes it anew"
+PARTITIONS = "needs a bound topology; tests/integration/test_cli_partitions.py runs it"
 ELSEWHERE = {
     ("cli/added_connection.py", "airflow connections delete {...}"): SERVERS,
     ("storm/commands/workers.py", "airflow trident worker NAME"): WORKERS,
     ("cli/commands/zookeeper.py", "airflow trident zookeeper start"): SERVERS,
     ("cli/commands/zookeeper.py", "airflow trident zookeeper stop"): SERVERS,
+    ("cli/commands/transactions.py", "airflow trident backfill {...} --partition {...}"): PARTITIONS,
+    ("cli/console.py", "airflow trident backfill {...} --partition {...}"): PARTITIONS,
     ("cli/console.py", "airflow db migrate"): "a command of Airflow; tests/integration/test_cli_site.py shows the text",
     ("engine/spark/errors.py", "airflow trident ledger show TOPOLOGY TXID"): "needs a Spark; `left` shows its output",
     ("engine/spark/sessions/connect.py", "airflow trident connect-server start"): (
@@ -766,6 +769,11 @@ ELSEWHERE = {
     ),
     ("states/redis/map.py", "airflow trident rebuild"): ("needs a Redis; `a_state_that_was_deleted` runs it"),
     ("tasks/asset_events.py", "airflow db clean"): "names what was done; it is no advice",
+    ("tasks/partition_runs.py", "airflow backfill create"): "a command of Airflow; tests/system/test_days.py runs it",
+    ("tasks/partition_runs.py", 'airflow dags trigger {...} --conf \'{"{...}": {"partition": "{...}"}}\''): (
+        "a command of Airflow; tests/integration/test_days_in_airflow.py runs the DAG with this conf"
+    ),
+    ("tasks/partition_runs.py", "airflow trident backfill {...} --partition {...}"): PARTITIONS,
     ("tasks/topology_search.py", "airflow dags list"): "a command of Airflow",
     ("triggers/transaction.py", "airflow connections add {...} --conn-type zookeeper --conn-host HOST:2181"): (
         "a command of Airflow; tests/integration/test_cli_site.py runs it"

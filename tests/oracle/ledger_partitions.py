@@ -101,6 +101,7 @@ class OraclePartitions:
             if record.status is Status.FAILED:
                 self._list_as(self._replaying, txid)
             changes = {"metadata": metadata, "staged": None, "owner": NOBODY, "error": "", "first_error": ""}
+            changes["claim"] = claim or record.claim
             accepted = (*record.accepted, reason)[-10:]
             status = move(record.status, Status.PROCESSING, txid=txid)
             over = record.with_past_attempt()

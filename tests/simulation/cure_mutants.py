@@ -10,7 +10,7 @@ from typing import Any
 from airflow_trident.errors import HeldError
 from airflow_trident.ledger.ledger import Ledger
 from airflow_trident.ledger.verbs import commits
-from airflow_trident.operators import transaction
+from airflow_trident.operators import coordinating
 from airflow_trident.protocol import codec, state_gaps
 from airflow_trident.protocol.records import LedgerView, Owner
 from airflow_trident.protocol.txids import Txids
@@ -117,5 +117,5 @@ def _() -> Sequence[Patch]:
     def claim_key(dag_id: str, task_id: str, *more: Any) -> str:
         return original(dag_id, "", *more)
 
-    original = transaction.claim_key
-    return [(transaction, "claim_key", claim_key)]
+    original = coordinating.claim_key
+    return [(coordinating, "claim_key", claim_key)]

@@ -139,5 +139,5 @@ def test_a_wait_for_a_coordinator_that_is_mapped_elsewhere_begins_in_a_worker() 
 
 def test_mapping_over_the_transactions_of_a_coordinator_that_is_mapped_itself_is_refused() -> None:
     """Airflow would never expand it: it counts what is mapped over by the output of the unmapped task alone."""
-    with pytest.raises(ConfigurationError, match=r"max_transactions=3 in the mapped task group 'g'.*Give group"):
+    with pytest.raises(ConfigurationError, match=r"3 transactions of a run in the mapped task group 'g'.*Give group"):
         mapped(max_transactions=3)

@@ -240,7 +240,7 @@ NO_FLAG, NO_COUNT, NO_SECONDS = (
     [-1, math.nan, "x", True],
 )
 NO_CONN_ID = [5, [], b"x", "zookeeper://host:2181"]
-NO_CHOICE = ["", "ignore", 1, None, []]
+NO_CHOICE = ["", "ignore", 1, []]
 ODD: dict[str, dict[str, list[Any]]] = {
     "group": {
         # 10,001 are above what one run claims, 1,025 above what Airflow maps.

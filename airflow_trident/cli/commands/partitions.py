@@ -130,7 +130,8 @@ def number_of(option: str, text: str | None) -> int | None:
 def asked_partitions(args: Namespace, topology: Topology, selection: KeySelection) -> AskedPartitions:
     """The request for the partitions of a selection, as the ledger and the sources are now. A topology without a ledger
     gets one."""
-    from airflow_trident.protocol.partitions import OnMissing, Redo
+    from airflow_trident.names import Redo
+    from airflow_trident.protocol.partitions import OnMissing
     from airflow_trident.runtime.drains.keys import AskedPartitions
     from airflow_trident.runtime.outcomes import register
 

@@ -125,7 +125,8 @@ def refresh(
 
     :param seen: the entry of the key from before the sources were looked at.
     :param metadata: of all streams.
-    :param claim: gets the transaction, if it has none; None: the caller has it already.
+    :param claim: gets the transaction, if it has none, and becomes the one of its record: its tasks continue the
+        transaction. None: the caller has it already.
     :returns: None: the entry has changed, or a commit of it has begun, or it is finished: look again.
     """
     claimed = None if claim is None else snap.claim(claim.key)
@@ -149,6 +150,7 @@ def refresh(
         error="",
         first_error="",
         accepted=(*tx.accepted, reason)[-_REASONS_KEPT:],
+        claim=claim or tx.claim,
     )
     writes = [*rewrite(snap, record), snap.put_entry(key, looked(seen, source_digest(new)))]
     if tx.status is Status.FAILED:

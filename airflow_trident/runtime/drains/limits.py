@@ -102,11 +102,15 @@ def pending_of(states: Mapping[str, StateSpec], limit: int | None) -> int | None
     return 1
 
 
-def on_failure_of(states: Mapping[str, StateSpec], on_failure: OnFailure | str) -> OnFailure:
+def on_failure_of(states: Mapping[str, StateSpec], on_failure: OnFailure | str | None) -> OnFailure:
     """What happens to a transaction of a topology with these states when its tries are used up.
 
+    :param on_failure: None: partitions of a bound topology do not need each other, so it lets the others pass;
+        otherwise it blocks them.
     :raises ConfigurationError: it is unknown; or it is to be skipped, and never could come in later.
     """
+    if on_failure is None:
+        return OnFailure.SKIP if any(spec.partition for spec in states.values()) else OnFailure.BLOCK
     if on_failure not in tuple(OnFailure):
         raise ConfigurationError(f"on_failure = {on_failure!r} is unknown", "Use 'block' or 'skip'.")
     wanted, rewritten = OnFailure(on_failure), _rewritten(states)

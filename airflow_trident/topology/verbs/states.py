@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_trident.contracts.state import StateFactory, StateSpec
 from airflow_trident.contracts.updater import MapState, Updater
@@ -33,7 +33,6 @@ from airflow_trident.plan.nodes import (
     ProjectNode,
     StateQueryNode,
 )
-from airflow_trident.protocol.partitions import Partitions
 from airflow_trident.topology.signatures import (
     bolt_outputs,
     persistent_aggregations,
@@ -59,6 +58,9 @@ from airflow_trident.types import (
     select,
     split_spec,
 )
+
+if TYPE_CHECKING:
+    from airflow_trident.protocol.partitions import Partitions
 
 
 @dataclass(frozen=True, kw_only=True)
