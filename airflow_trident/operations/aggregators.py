@@ -40,6 +40,7 @@ from airflow_trident.operations.interfaces import (
     Collector,
     CombinerAggregator,
     MergeKind,
+    OfFields,
     TransactionAttempt,
 )
 from airflow_trident.types import REAL_TYPES, WHOLE_TYPES, Field, Schema, has_members, is_nested
@@ -49,7 +50,7 @@ _EXACT = Context(prec=100, traps=[InvalidOperation, DivisionByZero, Overflow])
 _SUMMABLE = {**dict.fromkeys(WHOLE_TYPES, "long"), **dict.fromkeys(REAL_TYPES, "double")}
 
 
-class Count(CombinerAggregator[int]):
+class Count(OfFields, CombinerAggregator[int]):
     """The number of tuples, as a long."""
 
     merge_kind: MergeKind | None = MergeKind.ADD
@@ -67,7 +68,7 @@ class Count(CombinerAggregator[int]):
         return "long"
 
 
-class Sum(CombinerAggregator[Any]):
+class Sum(OfFields, CombinerAggregator[Any]):
     """The sum of one numeric field: long for whole numbers, double for float and double, decimal(38,s) for decimal."""
 
     merge_kind: MergeKind | None = MergeKind.ADD
@@ -95,7 +96,7 @@ class Sum(CombinerAggregator[Any]):
         return _SUMMABLE[input_type]
 
 
-class _Extreme(CombinerAggregator[Any]):
+class _Extreme(OfFields, CombinerAggregator[Any]):
     def init(self, *values: Any) -> Any:
         return values[0]
 
@@ -219,7 +220,7 @@ class _Sums:
         return sum((Fraction(top, below * below) for below, top in self.squares.items()), Fraction(0))
 
 
-class _Moment(SummaryAggregator[_Sums]):
+class _Moment(OfFields, SummaryAggregator[_Sums]):
     """`least`: with fewer values the result is null."""
 
     least = 1
@@ -298,7 +299,7 @@ def _real(exact: Fraction) -> float:
 # ---- what is different, and what there is ----------------------------------------------------------------------
 
 
-class CountDistinct(SummaryAggregator[set[Any]]):
+class CountDistinct(OfFields, SummaryAggregator[set[Any]]):
     """The exact number of distinct tuples, as a long; tuples that contain a null are not counted.
 
     NaN is one value, and -0.0 is 0.0. Memory holds all distinct tuples.
@@ -319,7 +320,7 @@ class CountDistinct(SummaryAggregator[set[Any]]):
         return "long"
 
 
-class CollectList(SummaryAggregator[list[Any]]):
+class CollectList(OfFields, SummaryAggregator[list[Any]]):
     """The values of one field as a sorted array, NaN after every other number."""
 
     def init(self, batch: TransactionAttempt, collector: Collector) -> list[Any]:
@@ -392,7 +393,7 @@ class _Chosen:
     best: list[tuple[Any, Any, Any]] = field(default_factory=list)
 
 
-class MinBy(SummaryAggregator[_Chosen]):
+class MinBy(OfFields, SummaryAggregator[_Chosen]):
     """The first of two fields, from the tuple in which the second is smallest.
 
     Of several such tuples the smallest value; null only if all of them have null. Tuples whose second field is null are

@@ -21,7 +21,7 @@ from enum import StrEnum
 from itertools import product
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from airflow_trident.types import FieldSpec, Json
+from airflow_trident.types import FieldSpec, Json, joined_specs, parse_names
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -98,6 +98,16 @@ class MergeKind(StrEnum):
     ADD = "add"
     MIN = "min"
     MAX = "max"
+
+
+class OfFields:
+    """An aggregator that may name the fields that it reads: ``aggregate(total=Sum("price"))``."""
+
+    inputs: tuple[str, ...] = ()
+
+    def __init__(self, *inputs: FieldSpec) -> None:
+        if inputs:
+            self.inputs = parse_names(joined_specs(*inputs))
 
 
 class CombinerAggregator(Operation, ABC, Generic[A]):

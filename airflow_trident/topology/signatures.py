@@ -6,15 +6,16 @@ nothing, and a value that does not fit must be an error in every engine.
 
 from __future__ import annotations
 
+import copy
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from airflow_trident.contracts.state import StateFactory
 from airflow_trident.errors import FieldError, PlanError
 from airflow_trident.operations.expressions import decimal_parts
-from airflow_trident.operations.interfaces import Aggregator, CombinerAggregator, ReducerAggregator
+from airflow_trident.operations.interfaces import Aggregator, CombinerAggregator, OfFields, ReducerAggregator
 from airflow_trident.operations.state_functions import StatefulFunction
 from airflow_trident.operations.user_functions import function_name, output_types, returned, type_of_annotation
 from airflow_trident.plan.nodes import Aggregation
@@ -157,6 +158,24 @@ def declared_outputs(function: Any, method: str, outputs: FieldSpec, *, many: bo
     return parse_declared(outputs, output_types(called, many=many))
 
 
+def named_aggregations(verb: str, arguments: tuple[Any, ...], by_output: Mapping[str, Any]) -> tuple[Any, ...]:
+    """``total=Sum("price")`` and ``total=("price", Sum())`` as arguments of :func:`aggregations`.
+
+    :raises PlanError: there are arguments of both forms.
+    """
+    if not by_output:
+        return arguments
+    if arguments:
+        raise PlanError(
+            f"{verb} got both named aggregators and others",
+            f'Name all, as in {verb}(n=Count(), total=Sum("price")), or none.',
+        )
+    return tuple(
+        (*(aggregator if isinstance(aggregator, tuple) else (aggregator,)), output)
+        for output, aggregator in by_output.items()
+    )
+
+
 def aggregations(verb: str, schema: Schema, arguments: tuple[Any, ...]) -> tuple[Aggregation, ...]:
     """``(aggregator, output)``, ``(inputs, aggregator, output)``, or tuples of those, as aggregations.
 
@@ -192,7 +211,7 @@ def _aggregation(verb: str, schema: Schema, arguments: tuple[Any, ...]) -> Aggre
         )
     aggregator, output = arguments[-2], arguments[-1]
     require_plain(verb, aggregator, "init", "zero", "combine", "reduce", "aggregate", "complete")
-    reads = parse_names(arguments[0]) if len(arguments) == 3 else ()
+    aggregator, reads = _and_its_fields(verb, aggregator, parse_names(arguments[0]) if len(arguments) == 3 else ())
     input_types = tuple(field.type for field in select(schema, reads, verb))
     if isinstance(aggregator, Aggregator):
         result_spec = aggregator.result_type(input_types)
@@ -207,6 +226,21 @@ def _aggregation(verb: str, schema: Schema, arguments: tuple[Any, ...]) -> Aggre
     if isinstance(aggregator, CombinerAggregator):
         _require_type(aggregator, declared, [aggregator.result_type(input_types)])
     return Aggregation(aggregator=aggregator, reads=reads, output=declared)
+
+
+def _and_its_fields(verb: str, aggregator: Any, reads: tuple[str, ...]) -> tuple[Any, tuple[str, ...]]:
+    """The aggregator as it is without fields of its own, and the fields that it reads."""
+    if not isinstance(aggregator, OfFields) or not aggregator.inputs:
+        return aggregator, reads
+    if reads:
+        name = type(aggregator).__name__
+        raise PlanError(
+            f"{verb} names the fields of {name} twice: ({', '.join(reads)}) and ({', '.join(aggregator.inputs)})",
+            f"Name them once: {name}({', '.join(map(repr, reads))}).",
+        )
+    plain = copy.copy(aggregator)
+    del plain.inputs
+    return plain, aggregator.inputs
 
 
 def _require_type(aggregator: object, fields: Schema, known_types: Sequence[str | None]) -> None:

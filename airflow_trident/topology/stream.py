@@ -192,21 +192,21 @@ class Stream(TupleStream):
 
     # ---- aggregations ------------------------------------------------------------------------------------------
     # One aggregation is ``aggregator, output`` or ``inputs, aggregator, output``. Several in one pass are tuples:
-    # ``aggregate((Count(), "n"), ("price", Sum(), "total"))``.
+    # ``aggregate((Count(), "n"), ("price", Sum(), "total"))``. By name: ``aggregate(n=Count(), total=Sum("price"))``.
 
     def group_by(self, *fields: FieldSpec) -> GroupedStream:
         """Group by `fields`: ``group_by("day", "sku")`` or ``group_by("day, sku")``. Tuples only move when an
         aggregation follows (Trident: GroupedStream)."""
         return GroupedStream(self, aggregate.group_by(self, joined_specs(*fields)))
 
-    def aggregate(self, *aggregation: Any) -> Stream:
-        """Aggregate the whole batch, even an empty one: ``aggregate(Count(), "n")``, ``aggregate("price", Sum(),
-        "total")``. Combiners and reducers give one tuple."""
-        return aggregate.aggregate(self, Scope.ALL, (), aggregation)
+    def aggregate(self, *aggregation: Any, **by_output: Any) -> Stream:
+        """Aggregate the whole batch, even an empty one: ``aggregate(n=Count(), total=Sum("price"))``, or, as Trident
+        writes it, ``aggregate("price", Sum(), "total")``. Combiners and reducers give one tuple."""
+        return aggregate.aggregate(self, Scope.ALL, (), aggregation, by_output)
 
-    def partition_aggregate(self, *aggregation: Any) -> Stream:
+    def partition_aggregate(self, *aggregation: Any, **by_output: Any) -> Stream:
         """Aggregate each partition separately, even an empty one."""
-        return aggregate.aggregate(self, Scope.PARTITION, (), aggregation)
+        return aggregate.aggregate(self, Scope.PARTITION, (), aggregation, by_output)
 
     def chained_agg(self) -> ChainedAggregatorDeclarer:
         """Several aggregators in one pass, as Trident writes it:
@@ -234,12 +234,14 @@ class Stream(TupleStream):
 
     # ---- states ------------------------------------------------------------------------------------------------
 
-    def persistent_aggregate(self, state: StateFactory, *aggregation: Any, name: str | None = None) -> TridentState:
-        """Aggregate all batches into one stored row: ``persistent_aggregate(state, Count(), "n")``.
+    def persistent_aggregate(
+        self, state: StateFactory, *aggregation: Any, name: str | None = None, **by_output: Any
+    ) -> TridentState:
+        """Aggregate all batches into one stored row: ``persistent_aggregate(state, n=Count())``.
 
         :param name: the state's name, part of the topology's definition; default: the name of the output field.
         """
-        return TridentState(self, states.persistent_aggregate(self, (), state, aggregation, name))
+        return TridentState(self, states.persistent_aggregate(self, (), state, aggregation, name, by_output))
 
     def partition_persist(
         self,
@@ -404,21 +406,24 @@ class Stream(TupleStream):
 class GroupedStream(GroupedBase[Stream]):
     """A stream with group fields (Trident: GroupedStream)."""
 
-    def aggregate(self, *aggregation: Any) -> Stream:
-        """One tuple per group of the batch: ``group_by("word").aggregate(Count(), "n")``."""
-        return aggregate.aggregate(self.stream, Scope.ALL, self.keys, aggregation)
+    def aggregate(self, *aggregation: Any, **by_output: Any) -> Stream:
+        """One tuple per group of the batch: ``group_by("word").aggregate(n=Count())``."""
+        return aggregate.aggregate(self.stream, Scope.ALL, self.keys, aggregation, by_output)
 
-    def partition_aggregate(self, *aggregation: Any) -> Stream:
+    def partition_aggregate(self, *aggregation: Any, **by_output: Any) -> Stream:
         """Aggregate the groups of each partition separately."""
-        return aggregate.aggregate(self.stream, Scope.PARTITION, self.keys, aggregation)
+        return aggregate.aggregate(self.stream, Scope.PARTITION, self.keys, aggregation, by_output)
 
     def chained_agg(self) -> ChainedAggregatorDeclarer:
         """Several aggregators of each group in one pass; see `Stream.chained_agg`."""
         return ChainedAggregatorDeclarer(Chain(self.stream, self.keys))
 
-    def persistent_aggregate(self, state: StateFactory, *aggregation: Any, name: str | None = None) -> TridentState:
+    def persistent_aggregate(
+        self, state: StateFactory, *aggregation: Any, name: str | None = None, **by_output: Any
+    ) -> TridentState:
         """Aggregate all batches into one stored row per group."""
-        return TridentState(self.stream, states.persistent_aggregate(self.stream, self.keys, state, aggregation, name))
+        sink = states.persistent_aggregate(self.stream, self.keys, state, aggregation, name, by_output)
+        return TridentState(self.stream, sink)
 
     def state_query(
         self,

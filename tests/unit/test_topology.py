@@ -12,6 +12,7 @@ import pytest
 
 from airflow_trident import Count, KeyValueStates, Max, Min, StatefulFunction, StateUpdater, Sum, Topology
 from airflow_trident.errors import FieldError, PlanError
+from airflow_trident.operations.aggregators import CollectList
 from airflow_trident.operations.expressions import col, explode, split
 from airflow_trident.plan.rewrites.fusion import MOST_FUSED
 from airflow_trident.plan.show.explain import explain
@@ -49,6 +50,12 @@ VERBS: dict[str, tuple[Callable[[Stream], Stream], str]] = {
     "partition_by keeps the fields": (lambda s: s.project("user").partition_by("user"), "user string"),
     "shuffle keeps the fields": (lambda s: s.project("user").shuffle(), "user string"),
     "aggregate gives the output only": (lambda s: s.aggregate(Count(), "n"), "n long"),
+    "aggregators by the names of their outputs": (
+        lambda s: s.group_by("user").aggregate(
+            n=Count(), total=Sum("price"), least=("n", Min()), items=CollectList("item")
+        ),
+        "user string, n long, total double, least int, items array<string>",
+    ),
     "Sum of a double is a double": (lambda s: s.aggregate("price", Sum(), "total"), "total double"),
     "Sum of an int is a long": (lambda s: s.aggregate("n", Sum(), "total"), "total long"),
     "Min and Max keep the type": (
@@ -67,6 +74,20 @@ VERBS: dict[str, tuple[Callable[[Stream], Stream], str]] = {
 def test_every_verb_gives_the_fields_it_promises(case: str) -> None:
     verb, expected = VERBS[case]
     assert ddl(verb(orders()).schema) == expected
+
+
+def test_named_aggregators_are_the_plan_that_others_are() -> None:
+    def definition(verb: Callable[[Stream], Any]) -> Any:
+        stream = orders()
+        verb(stream)
+        plan = stream.topology.compile()
+        return explain(plan), plan.digest
+
+    named = definition(lambda s: s.group_by("user").persistent_aggregate(PaperState(), n=Count(), t=Sum("price")))
+    others = definition(
+        lambda s: s.group_by("user").persistent_aggregate(PaperState(), (Count(), "n"), ("price", Sum(), "t"))
+    )
+    assert named == others
 
 
 def no_types(value):  # type: ignore[no-untyped-def]
@@ -94,6 +115,14 @@ MISTAKES: dict[str, tuple[Callable[[Stream], Any], type[PlanError], str]] = {
         "exactly one input field and got 2",
     ),
     "Max without a field": (lambda s: s.aggregate(Max(), "m"), FieldError, "exactly one input field and got 0"),
+    "fields named twice": (
+        lambda s: s.aggregate("price", Sum("n"), "t"),
+        PlanError,
+        "names the fields of Sum twice: (price) and (n). Name them once: Sum('price').",
+    ),
+    "both forms": (lambda s: s.aggregate("price", total=Sum()), PlanError, "got both named aggregators and others"),
+    "a named class": (lambda s: s.aggregate(n=Count), PlanError, "with objects, not classes"),
+    "a named aggregator of an unknown field": (lambda s: s.aggregate(t=Sum("prize")), FieldError, "no field 'prize'"),
     "aggregator class": (lambda s: s.aggregate(Count, "n"), PlanError, "with objects, not classes"),
     "no state": (lambda s: s.persistent_aggregate("db", Count(), "n"), PlanError, "is no state"),
     "no such type": (lambda s: s.each("item", no_types, "w strng"), FieldError, "unknown type 'strng'"),

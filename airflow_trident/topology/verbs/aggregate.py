@@ -5,7 +5,7 @@ Verbs that combine streams of one topology, within a batch: merge, multi_reduce,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Generic
@@ -15,7 +15,7 @@ from airflow_trident.operations.aggregators import Comparator, ComparisonAggrega
 from airflow_trident.operations.interfaces import GroupedMultiReducer, Joiner, JoinOutFieldsMode, JoinType, MultiReducer
 from airflow_trident.plan.nodes import AggregateNode, Aggregation, MergeNode, MultiReduceNode, PartitionAggregateNode
 from airflow_trident.topology.node_graph import NodeGraph
-from airflow_trident.topology.signatures import aggregations, require_plain
+from airflow_trident.topology.signatures import aggregations, named_aggregations, require_plain
 from airflow_trident.topology.stream_base import GroupedBase, S, StreamBase, named, some, then
 from airflow_trident.types import (
     Field,
@@ -48,7 +48,10 @@ def group_by(stream: S, fields: FieldSpec) -> tuple[str, ...]:
     return keys
 
 
-def aggregate(stream: S, scope: Scope, groups: tuple[str, ...], arguments: tuple[Any, ...]) -> S:
+def aggregate(
+    stream: S, scope: Scope, groups: tuple[str, ...], arguments: tuple[Any, ...], by_output: Mapping[str, Any]
+) -> S:
+    arguments = named_aggregations(scope, arguments, by_output)
     return _aggregated(stream, scope, scope, groups, aggregations(scope, stream.schema, arguments))
 
 

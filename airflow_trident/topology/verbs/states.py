@@ -7,7 +7,7 @@ Verbs that query states (Trident: stateQuery, newStaticState).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -35,6 +35,7 @@ from airflow_trident.plan.nodes import (
 )
 from airflow_trident.topology.signatures import (
     bolt_outputs,
+    named_aggregations,
     persistent_aggregations,
     require_callable,
     require_factory,
@@ -361,8 +362,14 @@ def stateful(
 
 
 def persistent_aggregate(
-    stream: S, groups: tuple[str, ...], state: StateFactory, arguments: tuple[Any, ...], name: str | None
+    stream: S,
+    groups: tuple[str, ...],
+    state: StateFactory,
+    arguments: tuple[Any, ...],
+    name: str | None,
+    by_output: Mapping[str, Any],
 ) -> PersistNode:
+    arguments = named_aggregations("persistent_aggregate", arguments, by_output)
     several = persistent_aggregations(stream.schema, arguments)
     first = several[0]
     outputs = tuple(field for aggregation in several for field in aggregation.output)
@@ -371,7 +378,7 @@ def persistent_aggregate(
     combiners = tuple(aggregation.combiner for aggregation in several if aggregation.combiner is not None)
     staged_names = (*groups, *first.reads)
     if combiners:
-        batch = aggregate(stream, Scope.ALL, groups, arguments)
+        batch = aggregate(stream, Scope.ALL, groups, arguments, {})
     else:
         batch = keeping(stream, tuple(dict.fromkeys(staged_names)))
     spec = StateSpec(

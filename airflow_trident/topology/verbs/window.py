@@ -77,7 +77,7 @@ def window(
     )
     tuples = keeping(stream, tuple(field_name for field_name in names_of(staged) if field_name != COMMIT_TIME))
     fired = new_values(stream, persist(tuples, spec))
-    aggregated = aggregate(fired, Scope.ALL, (*names_of(ends), *groups), arguments)
+    aggregated = aggregate(fired, Scope.ALL, (*names_of(ends), *groups), arguments, {})
     return aggregated if bounds else project(aggregated, [*groups, *outputs])
 
 
