@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from airflow_trident.io.datasets import Dataset
     from airflow_trident.io.place import Place
+    from airflow_trident.protocol.file_partitions import FilePartitions
     from airflow_trident.protocol.outcomes import Lag
     from airflow_trident.protocol.partitions import Partition, Partitions
 
@@ -337,6 +338,8 @@ class Spout(ABC):
     """May a later attempt get another batch? Then the spout is opaque: a record that is left out comes later."""
     needs_partitions: bool = False
     """Does it mean nothing in a topology that is not bound to partitions?"""
+    replaced: FilePartitions | None = None
+    """Its files replace their rows in every state; None: they add rows."""
     gives_files: bool = False
     """Does a script get the source's files (`Emitter.batch_for_script`)? A DAG asks this; emitters would need
     connections."""

@@ -74,6 +74,7 @@ if TYPE_CHECKING:
 
     from airflow_trident.io.datasets import Dataset
     from airflow_trident.io.place import PlacedFile
+    from airflow_trident.protocol.file_partitions import FilePartitions
     from airflow_trident.protocol.partitions import Partitions
 
 KeyBounds: TypeAlias = Mapping[str, tuple[Any, Any]]
@@ -407,7 +408,8 @@ class StateSpec:
     `emits`: the fields of what a `committer` or a `stateful` function emits; streams continue with these tuples.
     `inputs`: what is read from the stream, as texts, part of the topology's definition: the fields of each aggregator,
     or of an updater or a stateful function; empty if keys and values say it.
-    `partition`: of a bound topology: a batch replaces the partitions of its ticket (T13).
+    `partition`: of a bound topology, or of one whose files are partitions: a batch replaces the partitions of its
+    ticket (T13).
     """
 
     topology: str
@@ -431,7 +433,7 @@ class StateSpec:
     rewrites: bool = False
     deleted: str | None = None
     inputs: tuple[str, ...] = ()
-    partition: Partitions | None = None
+    partition: Partitions | FilePartitions | None = None
 
     @property
     def commutes(self) -> bool:
@@ -462,12 +464,12 @@ class StateSpec:
         partitions = self.partition
         if partitions is None:
             return ()
-        if not ticket.partitions:
+        if not ticket.partitions and partitions.step != "file":
             raise CorruptRecordError(
                 f"transaction {ticket.txid} of topology {self.topology!r} has no partition, and the topology is bound",
                 "Nothing was applied. Restore the ledger's record from a backup.",
             )
-        return tuple(partitions.parse(key).value for key in ticket.partitions)
+        return tuple(map(partitions.value_of, ticket.partitions))
 
     def describe(self) -> str:
         """One line, part of the topology's definition: it must not change silently."""
@@ -487,6 +489,8 @@ class StateSpec:
             how = "rewriting" if self.rewrites else "appending"
             how = "overwriting partitions" if self.overwrites else how
             how += f", gone where {self.deleted}" if self.deleted else ""
+        if self.partition is not None and self.partition.step == "file":
+            how = f"{how or 'updater'}, replacing files"
         keys, values = ", ".join(map(str, self.keys)), ", ".join(map(str, self.values))
         if self.stateful is not None:
             emits = f" -> ({', '.join(map(str, self.emits))})" if self.emits else ""

@@ -72,6 +72,7 @@ from airflow_trident.names import DEFAULT_MAX_PARTITION_KEYS
 from airflow_trident.plan.graph import BeginNode, Grouping, Node, ProcessorNode, SinkNode, brings_pass
 from airflow_trident.plan.nodes import CarriedNode, PartitionNode, PersistNode, SourceNode, TransformNode, UnionNode
 from airflow_trident.plan.stages import Coalesces, Coalescing, Plan, Stage
+from airflow_trident.protocol.file_partitions import FilePartitions, replaced_files
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest, Slot, StagedFile, StagedMember
 from airflow_trident.types import Json, Schema, names_of, select
@@ -267,24 +268,28 @@ def blaming(txid: int) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class OwnPartition:
-    """The partition that all rows for a state of a bound topology must be of: others would be replaced by a part.
+    """The partition that all rows for a state of a bound topology must be of, or the files: others would be replaced by
+    a part.
 
-    `key`: as people know it; `value`: in the column.
+    `shown`: the partition, as people know it; `values`: in the column, one, or the files of the batch.
     """
 
     state: str
     column: str
-    key: str
-    value: date | str
+    shown: str
+    values: tuple[date | str, ...]
 
     @classmethod
     def of(cls, job: Job, sink: SinkNode) -> OwnPartition | None:
-        """None: the topology is not bound."""
+        """None: the topology is not bound, and no file is a partition."""
         partitions = sink.state.partition if isinstance(sink, PersistNode) else None
         if partitions is None:
             return None
+        if isinstance(partitions, FilePartitions):
+            files = replaced_files(job.metadata)
+            return cls(sink.name, partitions.column, f"{len(files)} files", files)
         key = partition_of(job.metadata)
-        return cls(sink.name, partitions.column, key, partitions.parse(key).value)
+        return cls(sink.name, partitions.column, f"the partition {key}", (partitions.value_of(key),))
 
     def require(self, rows: pa.Table) -> None:
         """:raises UserCodeError: a row is of another partition."""
@@ -292,12 +297,12 @@ class OwnPartition:
         import pyarrow.compute as pc
 
         column = rows.column(self.column)
-        is_own = pc.fill_null(pc.equal(column, pa.scalar(self.value, column.type)), False)
+        is_own = pc.is_in(column, pa.array(self.values, column.type))
         if pc.all(is_own, min_count=0).as_py():
             return
         others = sorted({str(value) for value in column.filter(pc.invert(is_own)).unique().to_pylist()})
         raise UserCodeError(
-            f"the batch of the partition {self.key} has rows of {self.column} {', '.join(others[:_SHOWN])} for state "
+            f"the batch of {self.shown} has rows of {self.column} {', '.join(others[:_SHOWN])} for state "
             f"{self.state!r}",
             f"They would replace another partition by a part of it. Keep the field {self.column!r} of the stream as it "
             "is; keep a day of your own in a field of another name.",

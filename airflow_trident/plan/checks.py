@@ -131,7 +131,7 @@ def overwrite_notes(sinks: Iterable[Node]) -> Iterator[str]:
     :param sinks: of the graph that the user built.
     """
     for node in sinks:
-        if isinstance(node, PersistNode) and node.state.overwrites:
+        if isinstance(node, PersistNode) and node.state.overwrites and node.state.partition is None:
             yield (
                 f'state {node.name}: mode="overwrite" replaces a partition ({", ".join(node.state.partition_by)}) by '
                 "the rows of one batch. A later file of the same partition removes the rows of earlier files"

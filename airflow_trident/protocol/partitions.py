@@ -179,6 +179,14 @@ class Partitions:
 
     # ---- for the topology --------------------------------------------------------------------------------------
 
+    noun = "partition"
+    """For error texts, as `binding`: a batch replaces it."""
+    binding = "a topology that is bound to partitions"
+
+    def value_of(self, key: str) -> date | str:
+        """The rows of a partition have it in the partition column."""
+        return self.parse(key).value
+
     @property
     def field(self) -> Field:
         """The partition column."""

@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from airflow_trident.errors import TransitionError
+from airflow_trident.protocol.file_partitions import replaced_files
 from airflow_trident.protocol.topologies import Definition
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
 from airflow_trident.types import Json
@@ -380,8 +381,8 @@ class TxRecord:
 
     @property
     def partitions(self) -> tuple[str, ...]:
-        """The keys of the partitions that its batch replaces."""
-        return () if self.partition is None else (self.partition.key,)
+        """The keys of the partitions that its batch replaces; or the names of files."""
+        return replaced_files(self.metadata) if self.partition is None else (self.partition.key,)
 
     @property
     def position(self) -> dict[str, Json]:
@@ -433,7 +434,8 @@ class CommitTicket:
     hold before it takes this one (`protocol.state_gaps`). `floor`: no transaction below it may come any more, so states
     need not remember what they left out there. `states`: the names of all states that must have the transaction before
     it is COMMITTED. `bars`: the ticket may only bar lower fences (:meth:`Ledger.bar`); a state takes no batch by it.
-    `partitions`: the keys of the partitions that the batch replaces; of a bound topology one, else none.
+    `partitions`: the keys of the partitions that the batch replaces: of a bound topology one; of
+    ``FileSpout(replaces="file")`` the names of its files; else none.
     """
 
     topology: str

@@ -16,7 +16,9 @@ from airflow_trident.contracts.spout import Coordinator, Spout
 from airflow_trident.contracts.state import State
 from airflow_trident.errors import UnknownTopologyError, spout_code, state_code
 from airflow_trident.names import Composed
+from airflow_trident.protocol.decide import MendedSources
 from airflow_trident.topology.topology import Topology
+from airflow_trident.types import Json
 
 if TYPE_CHECKING:
     from airflow_trident.io.place import Place
@@ -106,3 +108,21 @@ def sweep_notes(ledger: Ledger, coordinators: Mapping[str, Coordinator], begun: 
                 coordinator.sweep_notes(kept, records[-1].txid)
     except Exception:  # noqa: BLE001 - the transactions have begun
         _log.exception("The notes of the sources of topology %s could not be swept", ledger.topology_name)
+
+
+class MendedStreams(MendedSources):
+    """By the coordinators of the streams. If the topology no longer has a stream, the recorded metadata stays."""
+
+    def __init__(self, coordinators: dict[str, Coordinator]) -> None:
+        self._coordinators = coordinators
+
+    def accept(self, stream: str, metadata: Json) -> Json:
+        coordinator = self._coordinators.get(stream)
+        if coordinator is None:
+            return metadata
+        with spout_code(stream):
+            return coordinator.accept_source(metadata)
+
+    def follow(self, stream: str, later: Json, accepted: Json) -> Json:
+        with spout_code(stream):
+            return self._coordinators[stream].follow_source(later, accepted)

@@ -26,11 +26,12 @@ from airflow_trident.ledger.answers import AskedPartition, Begun, NextBatches, N
 from airflow_trident.ledger.ledger import Ledger
 from airflow_trident.names import DEFAULT_MAX_PENDING
 from airflow_trident.protocol import codec
+from airflow_trident.protocol.decide import SeenTransaction
 from airflow_trident.protocol.partition_keys import NO_ENTRY, SeenPartition, may_begin, may_refresh, source_digest
 from airflow_trident.protocol.partitions import OnMissing, Partition, Partitions
-from airflow_trident.protocol.records import NO_ATTEMPT, Claim, Owner, TxRecord
+from airflow_trident.protocol.records import NO_ATTEMPT, Claim, Owner, Status, TxRecord
 from airflow_trident.runtime.milestones import Milestone, reached
-from airflow_trident.runtime.open_resources import OpenCoordinators
+from airflow_trident.runtime.open_resources import MendedStreams, OpenCoordinators
 from airflow_trident.topology.topology import Topology
 from airflow_trident.types import Json
 
@@ -222,12 +223,17 @@ def require_complete(partitions: Partitions, partition: Partition, now: datetime
 
 
 def refresh_sources(ledger: Ledger, topology: Topology, record: TxRecord, reason: str) -> bool:
-    """The unfinished transaction takes its sources as they are now; the next attempt reads them.
+    """The unfinished transaction takes its sources as they are now; the next attempt reads them. Also of a topology
+    whose files replace their rows.
 
     :returns: False: it has been taken over, or a commit of it has begun.
     :raises EmptyPartitionError, SourceGoneError: as :func:`begin_partition`, by the topology's own rules.
     """
-    assert record.partition is not None
+    if record.partition is None:
+        with OpenCoordinators(topology, ledger) as using:
+            as_begun = SeenTransaction(Status.PROCESSING, record.attempt)
+            ledger.accept_source(record.txid, MendedStreams(using.opened()), reason, seen=as_begun)
+        return True
     key = record.partition.key
     request = PartitionRequest(key=key, claim=record.claim)
     seen = ledger.partition(key)

@@ -329,9 +329,9 @@ def process(
     """Runs the processing phase of a transaction under a new attempt, and records its staged batch.
 
     Opaque spouts: while this transaction is processed, a lower one may begin a new attempt and take its batch. Then
-    this one is processed once more, with its new batch. In a bound topology it takes its sources as they are, at most
-    `REFRESHES` times, if they change while it is processed. If another request of the partition takes it over, this
-    call does not fail.
+    this one is processed once more, with its new batch. If it replaces a partition or files, it takes its sources as
+    they are, at most `REFRESHES` times, if they change while it is processed. If another request of the partition takes
+    it over, this call does not fail.
 
     :param seen: the transaction as the caller has just read it, which saves reading it again.
     :param started: the transaction with an attempt of the caller that no pass has run yet: it was begun with that.
@@ -339,7 +339,7 @@ def process(
     :raises StaleAttemptError: a newer attempt took over meanwhile; nothing was changed.
     :raises PassedOverError: the transaction is SKIPPED, and a commit that went over it has not ended.
     """
-    refreshes = REFRESHES if topology.partitions is not None else 0
+    refreshes = REFRESHES if topology.replaced is not None else 0
     while True:
         record = began(started) if started else _next_attempt(ledger, topology, txid, attempts, seen)
         started = None
@@ -408,6 +408,8 @@ def require_not_late(topology: Topology, txid: int, committed: int) -> None:
     cure = "It stays SKIPPED; only rebuilding the state from its sources can take it in."
     if topology.partitions is not None:
         cure = "Ask for its partition again."
+    elif topology.replaced is not None:
+        cure = "Change its files, and the next transaction reads them."
     for name, spec in topology.states.items():
         if not spec.commutes:
             raise LateBatchError(
@@ -430,7 +432,7 @@ def run_attempt(
 ) -> StagedRef:
     """Does the work of an attempt that is in the ledger: run, stage, publish, PROCESSED.
 
-    :param refreshes: if the sources of a partition have changed, take them as they are instead of failing.
+    :param refreshes: if the sources have changed, take them as they are instead of failing.
     """
     txid, attempt = record.txid, record.attempt
     try:

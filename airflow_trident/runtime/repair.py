@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from airflow_trident.contracts.spout import Coordinator
 from airflow_trident.contracts.state import Marker
 from airflow_trident.engine.engine import quiet
 from airflow_trident.errors import (
@@ -30,19 +29,17 @@ from airflow_trident.errors import (
     LedgerBehindStateError,
     TransitionError,
     UnknownTopologyError,
-    spout_code,
     state_code,
 )
 from airflow_trident.ledger.ledger import Ledger, ZNodeLedger
 from airflow_trident.ledger.recovery import NOTHING_KNOWN, KnownTransactions, Seed, seed_from
-from airflow_trident.protocol.decide import MendedSources, SeenTransaction, Unknown
+from airflow_trident.protocol.decide import SeenTransaction, Unknown
 from airflow_trident.protocol.records import Owner, TxRecord
-from airflow_trident.runtime.open_resources import OpenCoordinators, OpenStates
+from airflow_trident.runtime.open_resources import MendedStreams, OpenCoordinators, OpenStates
 from airflow_trident.runtime.phases import Progress, unknown_transaction
 from airflow_trident.runtime.state_agreement import empty_states, require_agreement, require_ledger_ahead
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.topology.topology import Topology
-from airflow_trident.types import Json
 
 
 def repair(
@@ -257,22 +254,4 @@ def accept_source(
 ) -> TxRecord:
     """See :meth:`Ledger.accept_source`."""
     with OpenCoordinators(topology, ledger) as coordinators:
-        return ledger.accept_source(txid, _Sources(coordinators.opened()), reason, seen=seen)
-
-
-class _Sources(MendedSources):
-    """If the topology no longer has a stream, the recorded metadata stays."""
-
-    def __init__(self, coordinators: dict[str, Coordinator]) -> None:
-        self._coordinators = coordinators
-
-    def accept(self, stream: str, metadata: Json) -> Json:
-        coordinator = self._coordinators.get(stream)
-        if coordinator is None:
-            return metadata
-        with spout_code(stream):
-            return coordinator.accept_source(metadata)
-
-    def follow(self, stream: str, later: Json, accepted: Json) -> Json:
-        with spout_code(stream):
-            return self._coordinators[stream].follow_source(later, accepted)
+        return ledger.accept_source(txid, MendedStreams(coordinators.opened()), reason, seen=seen)

@@ -22,6 +22,7 @@ from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.types import FieldSpec, Schema, parse_declared
 
 if TYPE_CHECKING:
+    from airflow_trident.protocol.file_partitions import FilePartitions
     from airflow_trident.protocol.partitions import Partitions
     from airflow_trident.protocol.topologies import Definition
 
@@ -165,11 +166,22 @@ class NodeGraph:
                 f"stream {name!r} begins at {spout.describe()}, and topology {self.name!r} is not bound to partitions",
                 f'Bind it: Topology({self.name!r}, partitions=Partitions("day", begin="2026-01-01")).',
             )
+        self._require_alone(name, spout)
         node = SourceNode(name=name, schema=spout.schema, spout=spout)
         self._sources[name] = node
         self._first_spouts.setdefault(spout.kind, (name, spout))
         self._changed()
         return node
+
+    def _require_alone(self, name: str, spout: Spout) -> None:
+        """:raises PlanError: several streams, and the rows of one are replaced by the names of its files."""
+        others = [other for other, node in self._sources.items() if spout.replaced or node.spout.replaced]
+        if others:
+            raise PlanError(
+                f"topology {self.name!r} has the streams {others[0]!r} and {name!r}, and the files of one of them "
+                "replace their rows",
+                "Give it a topology of its own: states find the rows of a file by its name.",
+            )
 
     def add_sink(self, sink: PersistNode) -> None:
         """:raises PlanError: the state name is taken, or the state cannot take a stream exactly once."""
@@ -181,10 +193,10 @@ class NodeGraph:
         self.queries.require_none(sink)
         if self.exactly_once:
             require_exactly_once(self.name, dict(self._first_spouts.values()), {sink.name: sink.state})
-        if sink.state.partition != self.partitions:
+        if (replaced := self.replaced) is not None and sink.state.partition != replaced:
             raise PlanError(
-                f"topology {self.name!r} is bound to partitions, and state {sink.name!r} cannot replace one",
-                "Keep it in a state of an unbound topology.",
+                f"state {sink.name!r} cannot replace a {replaced.noun}, as {replaced.binding} needs it",
+                "Keep it in a state of another topology.",
             )
         self._sinks[sink.name] = sink
         self._first_states.setdefault(sink.state.factory.capabilities.kind, (sink.name, sink.state))
@@ -234,6 +246,12 @@ class NodeGraph:
     # ---- what it means -----------------------------------------------------------------------------------------
 
     @property
+    def replaced(self) -> Partitions | FilePartitions | None:
+        """A batch replaces one of these, or several, in every state. None: it replaces nothing."""
+        first = next(iter(self._sources.values()), None)
+        return self.partitions or (None if first is None else first.spout.replaced)
+
+    @property
     def spouts(self) -> dict[str, Spout]:
         """Stream name -> spout, in the order of the DAG file."""
         return {name: node.spout for name, node in self._sources.items()}
@@ -254,7 +272,7 @@ class NodeGraph:
                     sink.state,
                     opaque=opaque and sink.state.factory.capabilities.opaque,
                     told=name in streamed,
-                    partition=self.partitions,
+                    partition=self.replaced,
                 )
                 for name, sink in self._sinks.items()
             }

@@ -300,7 +300,7 @@ class Stream(TupleStream):
         :param name: of the state; default: ``rows``.
         :raises PlanError: `table` is no table, the mode is unknown, or an argument does not fit the mode.
         """
-        usual = "append" if self.topology.partitions is None else "overwrite"
+        usual = "append" if self.topology.replaced is None else "overwrite"
         how = states.TableMode(mode=mode or usual, keys=keys, order_by=order_by, deleted=deleted)
         return TridentState(self, states.persist_table(self, table, how, name))
 

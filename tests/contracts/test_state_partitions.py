@@ -1,4 +1,5 @@
-"""T13 of `contracts.state`: states of bound topologies replace partitions, alone and in groups."""
+"""T13 of `contracts.state`: states of bound topologies replace partitions, alone and in groups. Where files are
+partitions, a batch replaces several."""
 
 from __future__ import annotations
 
@@ -12,31 +13,34 @@ import pytest
 
 from airflow_trident.contracts.state import Applied, State, StateFactory, StateSpec
 from airflow_trident.operations.aggregators import Count
+from airflow_trident.protocol.file_partitions import FilePartitions
 from airflow_trident.protocol.partitions import Partitions
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.states.delta.table import DeltaTable
 from airflow_trident.states.memory import MemoryState
 from tests.fixtures.state import FACTORIES, SINKS, Product, batch, combined, iceberg_table, ticket
 
-STEPS = {
+STEPS: dict[str, Partitions | FilePartitions] = {
     "day": Partitions("day", begin="2026-01-01", timezone="Europe/Berlin"),
     "hour": Partitions("hour", begin="2026-01-01T00:00:00", column="at"),
     "month": Partitions("month", begin="2026-01"),
+    "file": FilePartitions(),
 }
 KEYS = {
     "day": ["2026-10-24", "2026-10-25", "2026-10-26"],
     "hour": ["2026-01-01T00:00:00", "2026-01-01T01:00:00", "2026-12-31T23:00:00"],
     "month": ["2026-01", "2026-02", "2026-12"],
+    "file": ["day=1/a.csv", "A.csv", "a.csv", "ä %.csv"],
 }
 
 
-def keyed(factory: StateFactory, partitions: Partitions, combiner: Any) -> StateSpec:
+def keyed(factory: StateFactory, partitions: Partitions | FilePartitions, combiner: Any) -> StateSpec:
     """The partition column is behind another key."""
     spec = combined(factory, f"shop string, {partitions.field}", "n long", combiner)
     return replace(spec, partition=partitions)
 
 
-def of_rows(factory: StateFactory, partitions: Partitions) -> StateSpec:
+def of_rows(factory: StateFactory, partitions: Partitions | FilePartitions) -> StateSpec:
     column = partitions.column
     if isinstance(factory, DeltaTable):
         factory = replace(factory, partition_by=f"shop, {column}")
@@ -54,7 +58,7 @@ TABLES = {
     "iceberg table": iceberg_table,
     "table": SINKS["table"],
 }
-STATES: dict[str, Callable[[Path, Partitions], StateSpec]] = {
+STATES: dict[str, Callable[[Path, Partitions | FilePartitions], StateSpec]] = {
     **{
         f"{name}, {combiner}": lambda folder, partitions, name=name, made=made: keyed(
             FACTORIES[name](folder), partitions, made()
@@ -66,9 +70,9 @@ STATES: dict[str, Callable[[Path, Partitions], StateSpec]] = {
 }
 
 
-def drawn_rows(partitions: Partitions, key: str, txid: int, chance: random.Random) -> list[tuple]:
+def drawn_rows(partitions: Partitions | FilePartitions, key: str, txid: int, chance: random.Random) -> list[tuple]:
     """Rows of a partition; a shop may be new, or gone, and there may be none."""
-    value = partitions.parse(key).value
+    value = partitions.value_of(key)
     shops = chance.sample(["north", "south", "öst/lich", "w%"], chance.randrange(4))
     return [(shop, value, txid * 10 + place + 1) for place, shop in enumerate(shops)]
 
@@ -77,13 +81,15 @@ def rows_of(state: State) -> list[tuple]:
     return sorted(key + value for key, value in state.items())
 
 
-def bound_ticket(txid: int, key: str, fence: int) -> CommitTicket:
-    return replace(ticket(txid, fence=fence), partitions=(key,))
+def bound_ticket(txid: int, fence: int, *keys: str) -> CommitTicket:
+    return replace(ticket(txid, fence=fence), partitions=keys)
 
 
 CASES = [
     *((name, "day") for name in STATES),
-    *((name, "hour") for name in STATES if not name.endswith("by us")),
+    *((name, step) for step in ("hour", "file") for name in STATES if not name.endswith("by us")),
+    ("memory, merged by us", "file"),
+    ("sqlite, merged by us", "file"),
     ("sqlite, added by the store", "month"),
 ]
 
@@ -99,10 +105,11 @@ def test_t13_a_state_has_the_rows_of_the_last_batch_of_each_partition(name: str,
             members = []
             for _ in range(chance.choice([1, 2, 3]) if spec.takes_groups else 1):
                 txid += 1
-                key = chance.choice(KEYS[step])
-                rows = drawn_rows(partitions, key, txid, chance)
-                members.append((bound_ticket(txid, key, turn + 1), batch(spec, *rows)))
-                expected[key] = rows
+                keys = chance.sample(KEYS[step], chance.randrange(4) if step == "file" else 1)
+                rows_by_key = {key: drawn_rows(partitions, key, txid, chance) for key in keys}
+                rows = [row for part in rows_by_key.values() for row in part]
+                members.append((bound_ticket(txid, turn + 1, *keys), batch(spec, *rows)))
+                expected |= rows_by_key
             tickets, batches = [one for one, _ in members], [rows for _, rows in members]
             if len(members) > 1:
                 assert set(state.apply_group(tickets, batches)) == {Applied.APPLIED}
@@ -120,10 +127,10 @@ def test_t13_a_group_goes_on_with_what_the_state_lacks(name: str, tmp_path: Path
     """The committer died between the steps: the first of two revisions is there, and another one of its partition."""
     partitions = STEPS["day"]
     spec, day, other = STATES[name](tmp_path, partitions), *KEYS["day"][:2]
-    value, aside = partitions.parse(day).value, partitions.parse(other).value
+    value, aside = partitions.value_of(day), partitions.value_of(other)
     first, third = batch(spec, ("north", value, 1), ("south", value, 2)), batch(spec, ("north", value, 10))
     with spec.factory.make_state(spec) as state:
-        tickets = [bound_ticket(1, day, 1), bound_ticket(2, other, 1), bound_ticket(3, day, 1)]
+        tickets = [bound_ticket(1, 1, day), bound_ticket(2, 1, other), bound_ticket(3, 1, day)]
         second = batch(spec, ("north", aside, 5))
         state.apply_group(tickets[:2], [first, second])
         tickets = [replace(one, fence=2) for one in tickets]

@@ -13,6 +13,7 @@ from typing import Any
 from airflow_trident.contracts.spout import Coordinator
 from airflow_trident.errors import CorruptRecordError, SourceChangedError, SourceUnavailableError, TridentError
 from airflow_trident.io.place import Place
+from airflow_trident.protocol.file_partitions import REPLACES, FilePartitions
 from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.spouts.files.contents import RecordedFile, recorded_files
 from airflow_trident.spouts.files.file_source import FileSource
@@ -106,7 +107,7 @@ class FileCoordinator(Coordinator):
         answers: list[Json] = []
         for number, batch in enumerate(chosen.batches, txid):
             more: Mapping[str, Json] = after if number == last_txid else {UPTO: last_txid}
-            answers.append({"files": [claimed[file.path].to_json() for file in batch], **more})
+            answers.append({**self._kind, "files": [claimed[file.path].to_json() for file in batch], **more})
         return answers
 
     def size_bytes(self, metadata: Json) -> int:
@@ -144,12 +145,16 @@ class FileCoordinator(Coordinator):
         claimed = self.source.claimed(self.source.base(), new, self.digest_bytes) if new else ()
         position = self._reader.add(txid, map(_record_of, claimed)).to_json()
         after = {"after": previous["after"]} if isinstance(previous, dict) and "after" in previous else {}
-        return {"files": [], **position, **after}, len(new)
+        return {**self._kind, "files": [], **position, **after}, len(new)
 
     def lag(self, position: Json) -> Lag | None:
         """Files that are too young (`min_age_s`) do not count."""
         unlimited = replace(self.rules, max_files=sys.maxsize, max_bytes=sys.maxsize)
         return _amount(self._choose(self.listings.remembered() or self.listings.new(), position, 1, unlimited).files)
+
+    @property
+    def _kind(self) -> Mapping[str, Json]:
+        return {REPLACES: FilePartitions.step} if self.rules.replaces else {}
 
     def _more(self, chosen: NewFiles) -> Mapping[str, Json]:
         """What the metadata has beside files and position."""

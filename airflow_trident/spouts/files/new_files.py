@@ -16,7 +16,8 @@ from itertools import islice, takewhile
 from operator import itemgetter
 
 from airflow_trident.contracts.spout import TAKE_AS_IT_IS
-from airflow_trident.errors import SourceChangedError
+from airflow_trident.errors import SourceChangedError, SourceGoneError
+from airflow_trident.protocol.file_partitions import FILE
 from airflow_trident.spouts.files.listing import FoundFile, by_place
 from airflow_trident.spouts.files.read_list import (
     NAME_BYTES,
@@ -27,7 +28,7 @@ from airflow_trident.spouts.files.read_list import (
     identity_mark,
     name_mark,
 )
-from airflow_trident.spouts.files.read_options import BatchRules, ChangedFiles
+from airflow_trident.spouts.files.read_options import BatchRules, ChangedFiles, GoneFiles
 
 ContentOf = Callable[[FoundFile], str]
 """The digest of a file's content; "" if it has none."""
@@ -81,10 +82,22 @@ class FileSearch:
         :raises SourceChangedError: a file that was read has changed.
         :raises CorruptRecordError: the list is lost or damaged.
         """
+        self._require_there(files)
         new, touched = self._sorted_out(files)
         new.sort(key=by_place)
         batches, rest = self._cut(new, limit)
         return NewFiles(batches=batches, rest=rest, touched=touched)
+
+    def _require_there(self, files: Sequence[FoundFile]) -> None:
+        """:raises SourceGoneError: a file is gone whose rows could not be replaced any more."""
+        if not self.rules.replaces or self.rules.gone is GoneFiles.KEEP:
+            return
+        if count := self.reader.missing(name_mark(file.path) for file in files):
+            raise SourceGoneError(
+                f"{count} files in {self.base!r} that were read are gone, and the states still have their rows, by "
+                f"the field {FILE!r}",
+                'Put them back. An empty file of its name removes the rows of one; gone="keep" leaves them there.',
+            )
 
     def next_in_order(self, files: Iterable[FoundFile], after: str, limit: int = 1) -> NewFiles:
         """The next batches, by name. The errors are those of :meth:`next_batches`.

@@ -13,14 +13,13 @@ from urllib.parse import unquote
 
 from airflow_trident.contracts.spout import require_simple_types
 from airflow_trident.errors import ConfigurationError, DamagedInputError
+from airflow_trident.protocol.file_partitions import FILE
 from airflow_trident.spouts.files.listing import plain_parts, plain_text_of
 from airflow_trident.types import FieldSpec, Schema, names_of, parse_declared, require_distinct, split_spec
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FILE = "_file"
-"""The field with the file's name: its path below the first folder with a wildcard, as the ledger has it."""
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _CURE = "Deliver the file to a folder that says it; or change partition_fields."
 

@@ -245,6 +245,18 @@ class ReadList:
             return _records_in(body, wanted)
         return {name: records[name] for name in wanted & records.keys()}
 
+    def missing(self, names: Iterable[bytes]) -> int:
+        """How many names of the list are not among these.
+
+        :raises CorruptRecordError: a chunk is lost or damaged.
+        """
+        import numpy as np
+
+        tail = b"".join(record.to_bytes() for record in self.position.tail)
+        read = [_rows_of(body)["name"] for body in (tail, *map(self._body, self.chunks()))]
+        there = np.frombuffer(b"".join(names), f"S{NAME_BYTES}")
+        return len(np.setdiff1d(np.concatenate(read), there))
+
     def add(self, txid: int, records: Iterable[ReadRecord]) -> ReadPosition:
         """The position with these records, which are read from now on. It is :attr:`position` from then on.
 

@@ -119,12 +119,21 @@ class ChangedFiles(StrEnum):
     """It is a new file, whole."""
 
 
+class GoneFiles(StrEnum):
+    """What to do if a read file is not there any more, whose rows the states have."""
+
+    ERROR = "error"
+    KEEP = "keep"
+    """The rows stay."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRules:
     """A batch has at least one file, and otherwise at most `max_files` and `max_bytes`. Files younger than `min_age_ns`
     wait, because somebody may still be writing them. Files older than `since_ns` are not read.
 
-    `lookback_ns`: an object may sort before others that are younger by so much, if names give the order.
+    `lookback_ns`: an object may sort before others that are younger by so much, if names give the order. `replaces`: a
+    file replaces the rows that it had; then `gone` says what becomes of those of a file that is gone.
     """
 
     max_files: int
@@ -133,6 +142,8 @@ class BatchRules:
     since_ns: int | None = None
     changed: ChangedFiles = ChangedFiles.ERROR
     lookback_ns: int = 0
+    replaces: bool = False
+    gone: GoneFiles = GoneFiles.ERROR
 
     def takes(self, file: FoundFile) -> bool:
         return self.since_ns is None or file.mtime_ns >= self.since_ns

@@ -14,6 +14,7 @@ from airflow_trident.contracts.spout import Spout, one_of, require_simple_types
 from airflow_trident.errors import ConfigurationError, PlanError
 from airflow_trident.io.paths import AnyPath, is_hdfs_uri, is_object_uri, require_local_path, text_of_path
 from airflow_trident.names import require_counts, require_durations, require_flags
+from airflow_trident.protocol.file_partitions import FILE, FilePartitions
 from airflow_trident.spouts.files.contents import DIGEST_BYTES
 from airflow_trident.spouts.files.file_source import FileSource, LocalFiles
 from airflow_trident.spouts.files.listing import FilePattern
@@ -23,10 +24,11 @@ from airflow_trident.spouts.files.read_options import (
     ChangedFiles,
     CsvDialect,
     FileFormat,
+    GoneFiles,
     ReadOptions,
     moment_ns,
 )
-from airflow_trident.types import FieldSpec, Json, Schema, parse_declared
+from airflow_trident.types import FieldSpec, Json, Schema, parse_declared, split_spec
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -79,6 +81,9 @@ class FileSpout(Spout):
         the order of names.
     :param done: in a topology that is bound to partitions: a partition is complete if a file of this name, such as
         ``_SUCCESS``, is in its folder.
+    :param replaces: ``file``: each run takes new and changed files, and in every state the rows of a file replace those
+        that it had. The file's name is the field ``_file``.
+    :param gone: with `replaces`: a read file that is gone is an ``error``, or ``keep`` leaves its rows in the states.
     :raises ConfigurationError: an argument is wrong, or arguments contradict each other.
     """
 
@@ -107,9 +112,11 @@ class FileSpout(Spout):
         ordered_names: bool = False,
         lookback_s: float = DEFAULT_LOOKBACK_S,
         done: str = "",
-        **gone: Never,
+        replaces: str | None = None,
+        gone: str = "error",
+        **former: Never,
     ) -> None:
-        for name in gone:
+        for name in former:
             if name not in _GONE:
                 raise TypeError(f"FileSpout has no argument {name!r}")
             raise ConfigurationError(f"FileSpout with {name}: it went with the exact list of read files", _GONE[name])
@@ -119,12 +126,20 @@ class FileSpout(Spout):
         require_counts("FileSpout", least=0, digest_bytes=digest_bytes)
         require_durations("FileSpout", zero=True, min_age_s=min_age_s, lookback_s=lookback_s)
         self._source, self._recursive = _source(path, recursive), recursive
+        if replaces is not None:
+            one_of("FileSpout", "replaces", replaces, (FilePartitions.step,))
+            self.replaced = FilePartitions()
+            partition_fields = _with_name(partition_fields)
         self._rules = BatchRules(
             max_files=max_files,
             max_bytes=max_bytes,
             min_age_ns=int(min_age_s * 1e9),
             since_ns=None if since is None else moment_ns("since", since),
-            changed=ChangedFiles(one_of("FileSpout", "changed", changed, tuple(ChangedFiles))),
+            changed=ChangedFiles.READ
+            if self.replaced
+            else ChangedFiles(one_of("FileSpout", "changed", changed, tuple(ChangedFiles))),
+            replaces=self.replaced is not None,
+            gone=GoneFiles(one_of("FileSpout", "gone", gone, tuple(GoneFiles))),
             lookback_ns=int(lookback_s * 1e9),
         )
         self._reading = ReadOptions(
@@ -150,6 +165,7 @@ class FileSpout(Spout):
                 'Name the file that each folder gets last, such as done="_SUCCESS".',
             )
         self._done = done
+        self._require_replaceable(gone, ordered=ordered_names)
         self._split_bytes, self._digest_bytes = split_bytes, digest_bytes
         self._ordered = ordered_names
         if ordered_names:
@@ -159,6 +175,21 @@ class FileSpout(Spout):
                 f"FileSpout with lookback_s={lookback_s} without ordered_names=True: it says where a listing by name "
                 "begins",
                 "Leave it out: a file whose name was not read is new, however old it is.",
+            )
+
+    def _require_replaceable(self, gone: str, *, ordered: bool) -> None:
+        """:raises ConfigurationError: arguments contradict `replaces`, or need it."""
+        if self.replaced is None:
+            if gone != GoneFiles.ERROR:
+                raise ConfigurationError(
+                    f"FileSpout with gone={gone!r} and without replaces", 'Add replaces="file", or leave it out.'
+                )
+            return
+        if ordered or self.needs_partitions:
+            raise ConfigurationError(
+                'FileSpout with replaces="file" and '
+                + ("ordered_names=True, whose listings do not show changed files" if ordered else "{partition}"),
+                "Leave one of them out." if ordered else "Leave one of them out: a partition replaces all its files.",
             )
 
     def _require_ordered(self, path: AnyPath) -> None:
@@ -197,6 +228,11 @@ class FileSpout(Spout):
         """
         :raises PlanError: the path does not say which files are those of a partition.
         """
+        if self.replaced:
+            raise PlanError(
+                f'{self.describe()} with replaces="file" in a topology that is bound to partitions',
+                "Leave it out: a partition replaces all its files.",
+            )
         from airflow_trident.spouts.files.bound_files import BoundFiles, PartitionPath
 
         path = PartitionPath(self._source.text, partitions)
@@ -236,6 +272,12 @@ class FileSpout(Spout):
 
     def describe(self) -> str:
         return f"FileSpout({self._reading.format}, {self._source.text}{', recursive' * self._recursive})"
+
+
+def _with_name(fields: FieldSpec) -> FieldSpec:
+    """With the name of the file, behind the others."""
+    parts = [str(part).strip() for part in split_spec(fields)]
+    return parts if any(part.split()[:1] == [FILE] for part in parts) else [*parts, FILE]
 
 
 def _source(path: AnyPath, recursive: bool) -> FileSource:

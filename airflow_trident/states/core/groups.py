@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
@@ -86,11 +87,19 @@ class Group:
         return merge_in_order(self.spec, parts, lookup)
 
     def _counting(self, verdicts: Sequence[Verdict]) -> list[tuple[CommitTicket, pa.Table]]:
-        """The missing batches; of several that replace the same partition only the last one (T13)."""
-        parts = self.missing(verdicts)
-        if self.spec.partition is None:
+        """The missing batches; of several that replace a partition, the rows of the last one (T13)."""
+        parts, partition = self.missing(verdicts), self.spec.partition
+        if partition is None:
             return parts
-        return list({ticket.partitions: (ticket, batch) for ticket, batch in parts}.values())
+        replaced = [self.spec.replaced_by(ticket) for ticket, _ in parts]
+        last = {value: place for place, values in enumerate(replaced) for value in values}
+        counting = []
+        for place, (values, (ticket, batch)) in enumerate(zip(replaced, parts, strict=True)):
+            own = [value for value in values if last[value] == place]
+            if own:
+                rows = batch if len(own) == len(values) else _rows_with(batch, partition.column, own)
+                counting.append((ticket, rows))
+        return counting
 
     def missing(self, verdicts: Sequence[Verdict]) -> list[tuple[CommitTicket, pa.Table]]:
         """The batches to apply one after the other, if the state holds some already or they cannot be merged.
@@ -108,6 +117,14 @@ class Group:
             )
         parts = zip(self.tickets, self.batches, verdicts, strict=True)
         return [(ticket, batch) for ticket, batch, verdict in parts if verdict is not Verdict.SKIP]
+
+
+def _rows_with(batch: pa.Table, column: str, values: Sequence[date | str]) -> pa.Table:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    cells = batch.column(column)
+    return batch.filter(pc.is_in(cells, pa.array(values, cells.type)))
 
 
 def answers(verdicts: Sequence[Verdict]) -> tuple[Applied, ...]:

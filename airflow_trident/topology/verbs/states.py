@@ -61,6 +61,7 @@ from airflow_trident.types import (
 )
 
 if TYPE_CHECKING:
+    from airflow_trident.protocol.file_partitions import FilePartitions
     from airflow_trident.protocol.partitions import Partitions
 
 
@@ -253,12 +254,15 @@ def persist_table(stream: S, table: Any, how: TableMode, name: str | None) -> Pe
             f"persist_table got {table.describe() if isinstance(table, StateFactory) else repr(table)}",
             'Give a table, as in persist_table(DeltaTable("/lake/sales")).',
         )
-    how.require(table)
-    if stream.topology.partitions is not None and how.mode != "overwrite":
+    replaced = stream.topology.replaced
+    if replaced is not None and how.mode != "overwrite":
         raise PlanError(
-            f"persist_table got mode={how.mode!r} in a topology that is bound to partitions",
-            "Leave it out: a batch replaces its partition.",
+            f"persist_table got mode={how.mode!r} in {replaced.binding}",
+            f"Leave it out: a batch replaces its {replaced.noun}.",
         )
+    if replaced is not None and not getattr(table, "partition_by", ()):
+        raise _not_partitioned(f"persist_table got {table.describe()}, which", replaced.column)
+    how.require(table)
     if how.by_key:
         return _persist_rewritten(stream, table, how, name)
     return _persist_rows(stream, table, stream.schema, name, overwrites=how.mode == "overwrite")
@@ -409,7 +413,7 @@ def persist(stream: S, spec: StateSpec) -> PersistNode:
             "Use partition_persist(sink, fields), or another state.",
         )
     spec.factory.validate(spec)
-    spec = replace(spec, in_order=in_commit_phase(stream.node), partition=stream.topology.partitions)
+    spec = replace(spec, in_order=in_commit_phase(stream.node), partition=stream.topology.replaced)
     if spec.partition is not None:
         _require_replaceable(spec, spec.partition)
     sink = PersistNode(name=spec.name, schema=stream.schema, inputs=(stream.node,), state=spec)
@@ -417,8 +421,8 @@ def persist(stream: S, spec: StateSpec) -> PersistNode:
     return sink
 
 
-def _require_replaceable(spec: StateSpec, partitions: Partitions) -> None:
-    """In a topology that is bound to partitions.
+def _require_replaceable(spec: StateSpec, partitions: Partitions | FilePartitions) -> None:
+    """In a topology that is bound to partitions, or whose files are partitions.
 
     :raises PlanError: the state cannot replace the rows of a partition, or they cannot be found in it.
     """
@@ -426,17 +430,18 @@ def _require_replaceable(spec: StateSpec, partitions: Partitions) -> None:
     subject = f"state {spec.name!r} ({spec.factory.describe()})"
     if not capabilities.partitions:
         raise PlanError(
-            f"{subject} cannot replace a partition, as a topology that is bound to partitions needs it",
+            f"{subject} cannot replace a {partitions.noun}, as {partitions.binding} needs it",
             "Use a DeltaTable, IcebergTable, SqliteState, PostgresState, SqlState, TableSink or MemoryState.",
         )
     if spec.in_order or spec.stateful is not None or spec.committer is not None:
         raise PlanError(
-            f"{subject} depends on the order of transactions, and partitions come in any order, again and again",
+            f"{subject} depends on the order of transactions, and {partitions.noun}s come in any order, again and "
+            "again",
             f"Keep the results of each {partitions.step}, and ask for their sum when you need it.",
         )
     if spec.updater is not None and not isinstance(spec.updater, MapPut):
         raise PlanError(
-            f"{subject} has an updater, and the keys of a partition that it changes are unknown",
+            f"{subject} has an updater, and the keys of a {partitions.noun} that it changes are unknown",
             "Use an aggregator, or partition_persist without an updater.",
         )
     if partitions.field not in spec.staged:
@@ -445,12 +450,17 @@ def _require_replaceable(spec: StateSpec, partitions: Partitions) -> None:
             f"Keep the field {column!r} in the stream: it says which rows a batch replaces.",
         )
     if capabilities.by_reference and column not in spec.partition_by:
-        raise PlanError(f"{subject} is not partitioned by {column!r}", f"Give the table partition_by={column!r}.")
+        raise _not_partitioned(subject, column)
     if not capabilities.appends and column not in spec.key_names:
         raise PlanError(
-            f"{subject} has keys without {column!r}: which part of a value came from a partition cannot be found",
+            f"{subject} has keys without {column!r}: which part of a value came from a {partitions.noun} cannot be "
+            "found",
             f"Group by it, too, as in group_by('{column}, ...'). A total over all is a query of these rows.",
         )
+
+
+def _not_partitioned(subject: str, column: str) -> PlanError:
+    return PlanError(f"{subject} is not partitioned by {column!r}", f"Give the table partition_by={column!r}.")
 
 
 def new_values(stream: S, sink: PersistNode) -> S:
@@ -465,7 +475,7 @@ def new_values(stream: S, sink: PersistNode) -> S:
         )
     if spec.partition is not None:
         raise PlanError(
-            f"state {spec.name!r} of a topology that is bound to partitions gives no new values: a batch replaces them",
+            f"state {spec.name!r} of {spec.partition.binding} gives no new values: a batch replaces them",
             "Take the stream itself; or follow the state in an unbound topology.",
         )
     if spec.factory.capabilities.appends:
