@@ -181,6 +181,7 @@ OWN = {
     ("ledger", "coordinator"),  # the ledger's record of it
     ("here", "coordinator"),
     ("ledger", "bar"),
+    ("ledger", "accept_source"),  # `MendedStreams` has the border
     ("_columns", "apply"),
     ("loader", "exec_module"),  # `_loaded_from`, whose caller has the border
 }
