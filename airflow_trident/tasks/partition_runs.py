@@ -138,8 +138,20 @@ def require_coordinator(task: Any, partitions: Partitions) -> None:
             "backfill do the partitions of their keys",
             "Leave it out.",
         )
-    if task.partition is None and task.has_dag():
+    if task.partition is not None:
+        _require_template(task.partition, partitions)
+    elif task.has_dag():
         require_schedule(task.topology_name, partitions, task.dag)
+
+
+def _require_template(partition: Any, partitions: Partitions) -> None:
+    """:raises ConfigurationError: it is neither a template nor a key."""
+    if hasattr(partition, "resolve"):
+        return  # the output of a task
+    if not isinstance(partition, str):
+        raise ConfigurationError(f"partition= is {partition!r}", f"Give a template: {_template(partitions)}.")
+    if "{{" not in partition and "{%" not in partition:
+        partitions.parse(partition)
 
 
 def require_schedule(topology: str, partitions: Partitions, dag: Any) -> None:
@@ -154,8 +166,7 @@ def require_schedule(topology: str, partitions: Partitions, dag: Any) -> None:
         raise ConfigurationError(
             f"the runs of DAG {dag.dag_id!r} ({name}) have no partition keys, and topology {topology!r} is bound to "
             f"partitions ({partitions.describe()})",
-            f"Give the DAG {_fitting(partitions)}; or the tasks a template, such as "
-            """partition="{{ data_interval_start.strftime('%Y-%m-%d') }}".""",
+            f"Give the DAG {_fitting(partitions)}; or the tasks a template: {_template(partitions)}.",
         )
     if "CronPartitionTimetable" in _names(timetable):
         _require_cron(partitions, dag.dag_id, timetable)
@@ -181,8 +192,7 @@ def _require_cron(partitions: Partitions, dag_id: str, timetable: Any) -> None:
     if partitions.timezone != "UTC" and not KEYS_IN_ZONES:
         raise ConfigurationError(
             f"this Airflow writes the keys of DAG {dag_id!r} in UTC, and the partitions are in {partitions.timezone}",
-            "Install Airflow 3.3; or give the tasks a template: "
-            """partition="{{ data_interval_start.in_timezone('ZONE').strftime('%Y-%m-%d') }}".""",
+            f"Install Airflow 3.3; or give the tasks a template: {_template(partitions)}.",
         )
     cron = str(_value(timetable, "expression"))
     if not _begins_partitions(cron, partitions):
@@ -227,6 +237,15 @@ def _begins_partitions(cron: str, partitions: Partitions) -> bool:
 
 _PRESETS = {"@quarterly": "0 0 1 */3 *"}
 """Of Airflow, and not of croniter."""
+
+
+def _template(partitions: Partitions) -> str:
+    """Of the partition that ended with the run's data interval, or before a tick without one."""
+    zone = "" if partitions.timezone == "UTC" else f".in_timezone('{partitions.timezone}')"
+    ended = f"data_interval_end{zone}.subtract({partitions.step}s=1).strftime('{partitions.key_format}')"
+    if partitions.step == PartitionStep.HOUR:
+        ended = ended.replace("%M:%S", "00:00")
+    return f'partition="{{{{ {ended} }}}}"'
 
 
 def _fitting(partitions: Partitions) -> str:

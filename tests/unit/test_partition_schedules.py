@@ -3,10 +3,13 @@ built."""
 
 from __future__ import annotations
 
+import datetime
 import warnings
 from pathlib import Path
 from typing import Any
 
+import jinja2
+import pendulum
 import pytest
 from airflow.sdk import (
     DAG,
@@ -66,6 +69,33 @@ def test_the_schedule_that_an_error_names_is_taken(step: str) -> None:
     dag = build(topology(step, zone), eval(text, {"CronPartitionTimetable": CronPartitionTimetable}))
     assert dag.get_task("shop.emit").on_failure == "skip", "partitions do not need each other"
     assert STEPS[step][0] in text
+
+
+TICKS = {
+    "hour": ("2026-03-29T02:00:00+00:00", "2026-03-29T01:00:00"),
+    "day": ("2026-03-30T00:00:00+02:00", "2026-03-29"),
+    "week": ("2026-03-30T00:00:00+02:00", "2026-W13"),
+    "month": ("2026-04-01T03:00:00+02:00", "2026-03"),
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_the_template_that_an_error_names_gives_the_partition_that_has_ended(step: str) -> None:
+    """Around a change of clocks; Airflow gives times in UTC, and intervals of ``@daily`` that begin with their end."""
+    made = topology(step, "UTC" if step == "hour" else "Europe/Berlin")
+    with pytest.raises(ConfigurationError, match=r'a template: partition="(.*)"') as refused:
+        build(made, "@daily")
+    template = str(refused.value).partition('partition="')[2].partition('".')[0]
+    tick, key = TICKS[step]
+    end = pendulum.parse(tick).in_timezone("UTC")
+    assert jinja2.Template(template).render(data_interval_end=end, data_interval_start=end) == key
+    assert build(made, "@daily", partition=template).task_ids
+
+
+@pytest.mark.parametrize("partition", ["2026-1-1", "", 5, datetime.date(2026, 1, 1)])
+def test_a_partition_that_is_neither_a_template_nor_a_key_is_refused(partition: Any) -> None:
+    with pytest.raises(ConfigurationError):
+        build(topology(), "@daily", partition=partition)
 
 
 @pytest.mark.parametrize(
