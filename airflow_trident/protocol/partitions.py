@@ -207,6 +207,12 @@ class Partitions:
         """The partition `begin`."""
         return self._parsed(self.begin)
 
+    @property
+    def complete_after_s(self) -> int:
+        """`complete_after` in whole seconds."""
+        assert isinstance(self.complete_after, timedelta)
+        return math.ceil(self.complete_after.total_seconds())
+
     def describe(self) -> str:
         """One line, part of the topology's definition: it must not change silently."""
         return f"{self.step} of {self.timezone} in {self.column}"
@@ -278,12 +284,6 @@ def recorded(definition: Definition) -> Partitions | None:
         column=match["column"],
         complete_after=timedelta(seconds=definition.complete_after_s),
     )
-
-
-def complete_after_s(partitions: Partitions) -> int:
-    """Its `complete_after` in whole seconds."""
-    assert isinstance(partitions.complete_after, timedelta)
-    return math.ceil(partitions.complete_after.total_seconds())
 
 
 def _set(partitions: Partitions, **values: object) -> None:

@@ -309,7 +309,6 @@ class NodeGraph:
 
     def definition(self) -> Definition:
         """The part of the topology that the ledger and the states depend on; see :class:`Definition`."""
-        from airflow_trident.protocol.partitions import complete_after_s
         from airflow_trident.protocol.topologies import Definition, SpoutDefinition, StateDefinition
 
         if self._definition is not None:
@@ -333,7 +332,7 @@ class NodeGraph:
             },
             partitions=bound_to.describe() if bound_to else "",
             begin=bound_to.begin if bound_to else "",
-            complete_after_s=complete_after_s(bound_to) if bound_to else 0,
+            complete_after_s=bound_to.complete_after_s if bound_to else 0,
         )
         return self._definition
 

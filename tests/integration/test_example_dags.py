@@ -91,6 +91,42 @@ tell({{"first": first, "second": second, "backfill": run(backfill_failed.dag), "
     assert told["words"] == Counter(" ".join(TEXTS).split())
 
 
+@pytest.mark.spark
+def test_a_day_of_sales_with_a_late_and_a_corrected_file_is_its_last_files_and_no_more(examples: AirflowHome) -> None:
+    program = """
+import daily_sales
+from datetime import date
+from pathlib import Path
+from deltalake import DeltaTable
+def deliver(day, name, *lines):
+    path = Path(daily_sales.HOME, "sales", f"day={day}", name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("shop,cents\\n" + "".join(f"{line}\\n" for line in lines))
+def run(day):
+    return daily_sales.dag.test(run_conf={"trident": {"partition": day}}).state
+def kept():
+    with spec.factory.make_state(spec) as state:
+        sums = sorted([str(day), shop, cents] for (day, shop), (cents,) in state.items())
+    rows = DeltaTable(f"{daily_sales.HOME}/lake/sales").to_pyarrow_table().to_pylist()
+    return [sums, sorted([str(row["day"]), row["shop"], row["cents"]] for row in rows)]
+spec = daily_sales.topology.states["total_cents"]
+deliver("2026-01-02", "a.csv", "mill,100", "inn,5")
+deliver("2026-01-03", "a.csv", "mill,7")
+done = [run("2026-01-02"), run("2026-01-03")]
+deliver("2026-01-02", "a.csv", "mill,90")
+deliver("2026-01-02", "late.csv", "mill,1")
+tell([done, kept(), run("2026-01-02"), kept()])
+"""
+    done, before, again, after = examples.python(program)
+    assert (done, again) == (["success", "success"], "success")
+    third = ["2026-01-03", "mill", 7]
+    assert before == [[["2026-01-02", "inn", 5], ["2026-01-02", "mill", 100], third]] * 2
+    assert after == [
+        [["2026-01-02", "mill", 91], third],
+        [["2026-01-02", "mill", 1], ["2026-01-02", "mill", 90], third],
+    ]
+
+
 def test_the_words_of_a_bolt_in_another_program_are_counted_once(examples: AirflowHome) -> None:
     program = """
 import multilang_words
