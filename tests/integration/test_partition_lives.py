@@ -36,11 +36,11 @@ DONE = "_SUCCESS"
 DAMAGE = '{"shop": "x", "cents": "oops"}\n'
 
 
-def topology_of(folder: Path, done: str | None) -> Topology:
+def topology_of(folder: Path, **done: str) -> Topology:
     """Rows into a table by day, and sums of each shop and day into a file."""
     topology = Topology("shop", partitions=DAYS)
     path = str(folder / "in" / "{partition}" / "*.json")
-    orders = topology.new_stream("orders", FileSpout(path, format="json", fields="shop string, cents long", done=done))
+    orders = topology.new_stream("orders", FileSpout(path, format="json", fields="shop string, cents long", **done))
     orders.persist_table(DeltaTable(str(folder / "rows"), partition_by="day"), name="rows")
     sums = orders.group_by("day, shop")
     sums.persistent_aggregate(SqliteState(str(folder / "sums.db")), "cents", Sum(), "cents", name="sums")
@@ -53,7 +53,7 @@ class Life:
     def __init__(self, folder: Path, engine: LocalEngine, seed: int) -> None:
         self.random = random.Random(seed)
         self.marked = bool(seed % 2)
-        self.days = Days(folder, engine, topology_of(folder, DONE if self.marked else None))
+        self.days = Days(folder, engine, topology_of(folder, **({"done": DONE} if self.marked else {})))
         self.looks: dict[str, list[Rows]] = {key: [[]] for key in KEYS}
         """What a look at the files of each day could have read at some time."""
         self.requests = self.changes = 0
