@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.model.tlc import MUTANTS, PROVED, QUICK, QUICK_MUTANTS, STATES, check, digest
+from tests.model.tlc import KEY, KEY_MUTANTS, KEY_STATES, MUTANTS, PROVED, QUICK, QUICK_MUTANTS, STATES, check, digest
 
 
 @pytest.mark.model
@@ -24,6 +24,20 @@ def test_the_model_checker_finds_that(defect: str) -> None:
     configuration, removed = MUTANTS[defect]
     result = check(configuration, removed)
     assert result.violated, f"{configuration} holds without {removed}: nothing needs that guard"
+
+
+@pytest.mark.model
+def test_a_key_of_a_bound_topology_always_has_one_look_that_serves_its_requests() -> None:
+    result = check(KEY)
+    assert not result.violated, result.output
+    assert result.states == KEY_STATES
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("guard", ["each look is written", "passed"])
+def test_a_guard_of_the_index_of_keys_is_needed(guard: str) -> None:
+    assert guard in KEY_MUTANTS.values()
+    assert check(KEY, (guard,)).violated
 
 
 def test_the_model_is_the_one_that_was_proved_whole() -> None:

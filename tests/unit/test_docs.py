@@ -357,6 +357,8 @@ def test_the_tables_of_what_was_checked_are_those_of_the_model_and_of_the_simula
     states = {row[0].strip("`"): row[2].replace(",", "") for row in _rows(model) if row[0].strip("`") in tlc.STATES}
     assert states == {name: str(count) for name, count in tlc.STATES.items()}
     assert sorted(_first_cells(model[model.index("| guard removed |") :])) == sorted(tlc.MUTANTS)
+    assert _first_cells(model[model.index("| guard that is taken out |") :]) == list(tlc.KEY_MUTANTS)
+    assert f"{tlc.KEY_STATES:,} states" in model
     assert _first_cells(simulation[simulation.index("| defect | found at seed |") :]) == list(MUTANTS)
     seeds = {row[0]: row[1] for row in _rows(simulation) if len(row) == 3 and row[0] in FOUND}
     assert seeds == {name: str(seed) for name, seed in FOUND.items()}
