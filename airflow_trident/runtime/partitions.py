@@ -300,17 +300,17 @@ class _Sources:
                 raise SourceGoneError(
                     f"transaction {seen.committed_txid} read parts of the partition {self.partition.key} that are "
                     f"gone: {_listed(change.gone)}",
-                    'Restore them; or ask for the partition with gone="take", and it loses their rows.',
+                    'Restore them; or ask for the partition with gone="take" (`--gone take`), and it loses their rows.',
                 )
             if seen.committed is None and (expired := self._expired(now)):
                 raise SourceGoneError(
                     f"rows of the partition {self.partition.key} may have expired: {_listed(expired)}",
-                    'Restore them; or ask for the partition with gone="take", and it has what is there.',
+                    'Restore them; or ask for the partition with gone="take" (`--gone take`), and it has the others.',
                 )
         if not any(map(has_data, now.values())) and (request.empty or rules.empty) is OnMissing.ERROR:
             raise EmptyPartitionError(
                 f"no source of topology {self.topology.name!r} has data of the partition {self.partition.key}",
-                'Deliver them; or ask for the partition with empty="take", and it becomes empty.',
+                'Deliver them; or ask for the partition with empty="take" (`--empty take`), and it becomes empty.',
             )
         return change
 

@@ -31,6 +31,7 @@ from airflow_trident.engine.local import LocalEngine
 from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.errors import (
     ConfigurationError,
+    DamagedInputError,
     EmptyPartitionError,
     IncompletePartitionError,
     LostTransactionsError,
@@ -282,6 +283,18 @@ def look_beside_a_delivery(folder: Path, steps: tuple[int, ...]) -> None:
         {"a.json": 30},
         {"a.json": 31, "b.json": 32},
     ), steps
+
+
+@pytest.mark.parametrize("content", ['{"shop": "north", "cents": "x"}\n', '{"shop"'])
+def test_a_damaged_file_is_corrected_and_its_day_asked_for_again(tmp_path: Path, content: str) -> None:
+    shop = Shop(tmp_path)
+    put(tmp_path / "in", f"day={MONDAY}/a.json", content)
+    with pytest.raises(DamagedInputError, match=f"TOPOLOGY --partition {MONDAY}") as damaged:
+        shop.run(MONDAY)
+    assert "accept-source" not in str(damaged.value), "the next request reads the file as it is"
+    shop.deliver(f"day={MONDAY}/a.json", ("north", 300))
+    shop.run(MONDAY)
+    assert shop.rows == [(MONDAY, "north", 300)]
 
 
 # ---- rows of another day ---------------------------------------------------------------------------------------

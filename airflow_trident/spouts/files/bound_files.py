@@ -25,6 +25,7 @@ from airflow_trident.contracts.spout import (
     not_metadata_of,
 )
 from airflow_trident.errors import (
+    DamagedInputError,
     IncompletePartitionError,
     PlanError,
     SourceChangedError,
@@ -32,7 +33,7 @@ from airflow_trident.errors import (
 )
 from airflow_trident.io.datasets import Dataset, file_dataset
 from airflow_trident.protocol.partitions import Partition, Partitions, PartitionStep
-from airflow_trident.spouts.files.contents import RecordedFile, recorded_files
+from airflow_trident.spouts.files.contents import MENDED, RecordedFile, recorded_files
 from airflow_trident.spouts.files.emitter import FileEmitter
 from airflow_trident.spouts.files.file_source import FileSource
 from airflow_trident.spouts.files.listing import FoundFile, plain_parts
@@ -285,8 +286,18 @@ class BoundFilesEmitter(Emitter):
         return splits_of_key(str(metadata["partition"]), splits)
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        """
+        :raises DamagedInputError: with the cure of a bound topology: it reads the file again whenever it is asked.
+        """
         key, inner = key_and_split(split)
-        return self._at(key).read(inner)
+        try:
+            yield from self._at(key).read(inner)
+        except DamagedInputError as error:
+            again = (
+                "Correct the file, or move it away, and do the partition again: "
+                f"`airflow trident backfill TOPOLOGY --partition {key}`."
+            )
+            raise type(error)(error.message, error.cure.replace(MENDED, again)) from error
 
     def name_of(self, split: Split) -> str:
         return self.reader.name_of(key_and_split(split)[1])
