@@ -10,6 +10,7 @@ from airflow.providers.common.compat.sdk import AirflowSkipException, TaskDeferr
 
 from airflow_trident import settings
 from airflow_trident.names import require_flags
+from airflow_trident.operators.backfill import claim_of_clear, require_done
 from airflow_trident.operators.base import (
     airflow_outcome,
     backfill_run_refused,
@@ -20,7 +21,6 @@ from airflow_trident.operators.base import (
     listed,
     note_assets,
     owner,
-    require_takes_new,
 )
 from airflow_trident.operators.engine_operator import EngineOperator
 from airflow_trident.protocol.decide import Blocked
@@ -36,8 +36,11 @@ if TYPE_CHECKING:
 
     from airflow.providers.common.compat.sdk import Context
 
+    from airflow_trident.ledger.ledger import Ledger
     from airflow_trident.ledger.workers import Worker
+    from airflow_trident.protocol.records import Claim
     from airflow_trident.runtime.drains.drain import DrainResult
+    from airflow_trident.runtime.drains.keys import AskedPartitions
     from airflow_trident.tasks.submitted_drain import Submission, SubmittedDrain
     from airflow_trident.topology.topology import Topology
 
@@ -64,9 +67,13 @@ class TridentDrainOperator(EngineOperator):
     :param max_pending: how many are uncommitted at once; None: twice the group, and three where each goes alone.
     :param allow_backfill_runs: let runs of an Airflow backfill take new data; otherwise they are skipped.
     :param tries: attempts of one transaction within one run of the task.
-    :param on_failure: ``block``: a transaction that keeps failing ends the drain; ``skip``: the others go on.
+    :param on_failure: ``block``: a transaction that keeps failing ends the drain; ``skip``: the others go on. None:
+        ``skip`` if the topology is bound to partitions, else ``block``.
     :param retention: committed transactions to keep; None: ``[trident] retention``.
     :param deferrable: wait in the triggerer while the driver runs in a cluster; None: ``[trident] deferrable``.
+
+    For a topology that is bound to partitions it does the missing ones. It fails when one of them failed, after the
+    others.
 
     With a connection of type ``spark`` the whole drain is submitted. A retry takes up the driver that still runs and
     submits no second one, even if the task was killed between the submission and its answer (Airflow 3.3).
@@ -92,14 +99,13 @@ class TridentDrainOperator(EngineOperator):
         max_pending: int | str | None = None,
         group: int | str = AUTO,
         tries: int = 3,
-        on_failure: OnFailure | str = OnFailure.BLOCK,
+        on_failure: OnFailure | str | None = None,
         retention: int | None = None,
         deferrable: bool | None = None,
         allow_backfill_runs: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(topology=topology, **kwargs)
-        require_takes_new(topology, "a drain")
         self.max_transactions = max_transactions
         self.max_time_s = max_time_s
         self.max_pending = max_pending
@@ -143,6 +149,8 @@ class TridentDrainOperator(EngineOperator):
 
     def _done(self, context: Context, drained: DrainResult) -> list[int] | dict[str, Any]:
         brought = self._bring_events(context)
+        if drained.paused_by is None:
+            require_done(drained.keys, self.log, is_named=False)
         if not drained.committed:
             if drained.paused_by is None:
                 self._require_unblocked()
@@ -190,16 +198,18 @@ class TridentDrainOperator(EngineOperator):
         try:
             with self.open_ledger() as ledger, self.open_engine(context) as engine:
                 self.enlist(ledger, context)
+                asked = self._missing(ledger)
                 return Drain(
                     ledger=ledger,
                     topology=self.topology,
                     engine=engine,
                     staging_root=settings.staging_root(self.staging_dir),
                     attempts=self.attempts(context),
-                    claim=claim_of(context, "drain"),
+                    claim=self._claim(context),
                     limits=self._limits(),
                     retention=settings.retention(self.retention),
                     progress=progress,
+                    partitions=asked,
                 ).run()
         finally:
             self._running = None
@@ -250,7 +260,9 @@ class TridentDrainOperator(EngineOperator):
                 )
             remember(context, TRY_KEY, this_try)
             limits, retention = self._limits(), settings.retention(self.retention)
-            submission = drain.start(self.attempts(context), claim_of(context, "drain"), limits, retention, note)
+            with self.open_ledger() as ledger:
+                drain.partitions = self._missing(ledger)
+            submission = drain.start(self.attempts(context), self._claim(context), limits, retention, note)
             self._wait_deferred(context, submission)
             return drain.finish(submission)
         finally:
@@ -273,6 +285,20 @@ class TridentDrainOperator(EngineOperator):
                 zookeeper_conn_id=self.zookeeper_conn_id,
             )
             raise TaskDeferred(trigger=trigger, method_name="execute_complete", timeout=None)
+
+    def _claim(self, context: Context) -> Claim:
+        return claim_of(context, "drain") if self.topology.partitions is None else claim_of_clear(context, "drain")
+
+    def _missing(self, ledger: Ledger) -> AskedPartitions | None:
+        """The missing partitions of a bound topology."""
+        if self.topology.partitions is None:
+            return None
+        from airflow_trident.runtime.drains.keys import AskedPartitions
+        from airflow_trident.runtime.outcomes import register
+        from airflow_trident.runtime.partition_status import KeyChoice, KeySelection
+
+        register(ledger, self.topology)
+        return AskedPartitions(keys=KeySelection(choice=KeyChoice.MISSING).keys_of(ledger, self.topology))
 
     def _workers(self) -> Sequence[Worker]:
         with self.open_ledger() as ledger:

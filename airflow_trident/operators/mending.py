@@ -8,6 +8,7 @@ from airflow.providers.common.compat.sdk import BaseOperator
 
 from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError
+from airflow_trident.names import Redo
 from airflow_trident.operators.backfill import TridentBackfillOperator
 from airflow_trident.operators.base import LISTED, airflow_outcome, owner
 from airflow_trident.operators.engine_operator import EngineOperator
@@ -43,8 +44,6 @@ class TridentMendingOperator(BaseOperator):
             self.log.info(
                 "%s of topology %s, asked for by %s: %s", order.action, order.topology, order.by, order.reason
             )
-            if order.partition:
-                raise ConfigurationError("this version redoes partitions by command", f"Use `{order.command}`.")
             topology, tasks = topology_and_tasks(order.topology, dag_id=order.dag_id)
             self._work = _worker(topology, tasks, order)
             with self._work.open_ledger(order.incarnation) as ledger:
@@ -119,12 +118,21 @@ def _worker(topology: Topology, tasks: list[Any], order: MendingOrder) -> Triden
             "which only their own runs can fill in",
             f"Use the command: `{order.command}`.",
         )
+    if order.partition:
+        taken |= {
+            "first": order.partition,
+            "last": order.to or order.partition,
+            "partitions": order.choice or None,
+            "redo": Redo.CHANGED if order.choice else Redo.ASKED,
+            "gone": order.gone or None,
+            "empty": order.empty or None,
+            "reason": order.signed,
+        }
+    else:
+        taken |= {"txid": order.txid, "first": order.first, "last": order.last}
     return TridentBackfillOperator(
         task_id="mend",
         topology=topology,
-        txid=order.txid,
-        first=order.first,
-        last=order.last,
         retention=retention_of(topology.name, tasks),
         **taken,
     )

@@ -25,7 +25,6 @@ from airflow_trident import (
     SqliteState,
     Sum,
     Topology,
-    TridentDrainOperator,
     TridentReadySensor,
     trident_transaction,
 )
@@ -212,5 +211,3 @@ def test_tasks_are_mapped_over_the_partitions_of_a_run_that_looks_back(lookback:
 def test_tasks_that_take_what_is_new_refuse_a_bound_topology(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="this sensor takes what is new"):
         TridentReadySensor(task_id="ready", topology=topology())
-    with pytest.raises(ConfigurationError, match="a drain takes what is new"):
-        TridentDrainOperator(task_id="drain", topology=topology(), engine="local")

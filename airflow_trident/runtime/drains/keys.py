@@ -6,11 +6,11 @@ Each key is a transaction by itself. So the others are committed if one cannot b
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from airflow_trident.errors import TridentError
+from airflow_trident.errors import IncompletePartitionError, TridentError
 from airflow_trident.ledger.answers import BeginResult, Begun, NothingNew
 from airflow_trident.ledger.ledger import Ledger
 from airflow_trident.protocol.decide import Blocked, Full, Paused
@@ -50,7 +50,7 @@ class KeyOutcome(StrEnum):
     """It was committed before, and its sources are as they were."""
     FAILED = "failed"
     UNFINISHED = "unfinished"
-    """It did not begin, or another process has its transaction."""
+    """It is not complete or did not begin, or another process has its transaction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +168,9 @@ class KeyQueue:
         records: Mapping[int, TxRecord],
     ) -> KeyResult:
         if key in self.errors:
-            return KeyResult(key=key, outcome=KeyOutcome.FAILED, detail=str(self.errors[key]))
+            is_early = isinstance(self.errors[key], IncompletePartitionError)
+            outcome = KeyOutcome.UNFINISHED if is_early else KeyOutcome.FAILED
+            return KeyResult(key=key, outcome=outcome, detail=str(self.errors[key]))
         if key in self.unchanged:
             return KeyResult(key=key, outcome=KeyOutcome.UNCHANGED, txid=self.unchanged[key])
         txid = self.txids.get(key, 0)
@@ -195,8 +197,3 @@ def _is_over(begun: Begun) -> bool:
     """Has an earlier try of the same request given its transaction up?"""
     record = begun.record
     return not begun.new and record is not None and record.status in (Status.SKIPPED, Status.CLOSED)
-
-
-def unfinished(results: Sequence[KeyResult]) -> list[KeyResult]:
-    """Those that are not done."""
-    return [result for result in results if result.outcome in (KeyOutcome.FAILED, KeyOutcome.UNFINISHED)]
