@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from airflow_trident.errors import (
 from airflow_trident.ledger.answers import Begun
 from airflow_trident.ledger.ledger import Ledger, MemoryLedger, ZNodeLedger
 from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
-from airflow_trident.ledger.znodes import Create, ReadResult
+from airflow_trident.ledger.znodes import Create, Op, ReadResult
 from airflow_trident.protocol.partition_keys import PartitionEntry, encode_keys
 from airflow_trident.protocol.partitions import Partition
 from airflow_trident.protocol.records import Claim, Status
@@ -357,6 +357,32 @@ def test_a_passed_transaction_is_never_attempted_again(days: Days) -> None:
     days.ledger.skip(1, "a person")
     with pytest.raises(LateBatchError, match="Ask for the partition 2026-11-23 again"):
         days.ledger.attempt([1], owner="somebody who looked before it was passed")
+
+
+class InBetween(MemoryZNodes):
+    """`act`: what another process does just before the next write."""
+
+    act: Callable[[], object] | None = None
+
+    def multi(self, ops: Sequence[Op]) -> None:
+        act, self.act = self.act, None
+        if act is not None:
+            act()
+        super().multi(ops)
+
+
+def test_a_partition_begins_only_if_nobody_has_taken_up_its_last_transaction_meanwhile(days: Days) -> None:
+    tree = MemoryTree()
+    other, znodes = ZNodeLedger(MemoryZNodes(tree), days.topology.name), InBetween(tree)
+    days.ledger = ZNodeLedger(znodes, days.topology.name)
+    register(days)
+    for key in (TUESDAY, MONDAY):
+        days.deliver(key, ("a", 1))
+        days.asked(key, f"first of {key}")
+    days.ledger.skip(2, "a person")
+    znodes.act = lambda: other.attempt([2], owner="another process")
+    assert days.asked(MONDAY, "second").txid == 2
+    assert days.statuses() == [Status.PROCESSING, Status.PROCESSING]
 
 
 # ---- the index -------------------------------------------------------------------------------------------------

@@ -227,9 +227,11 @@ def _new_transactions(
     """
     paths, first = snap.paths, records[0]
     # Commits that go on meanwhile only make room, and the last transaction's metadata is fixed if no spout is opaque.
-    # Neither may force the coordinator to list its source again. But what the answer tells must be so now.
-    answered = {begun_now.txid for begun_now in begun_before if begun_now is not None}
-    fixed = set() if snap.topology().definition.opaque else {paths.tx(txid) for txid in {first.txid - 1} - answered}
+    # Neither may force the coordinator to list its source again. But what the answer tells must be so now, and nobody
+    # may have taken up the last transaction of a partition.
+    relied_on = {begun_now.txid for begun_now in begun_before if begun_now is not None}
+    relied_on |= {snap.entry(record.partition.key).tx for record in records if record.partition is not None}
+    fixed = set() if snap.topology().definition.opaque else {paths.tx(txid) for txid in {first.txid - 1} - relied_on}
     room = {paths.commit, paths.exceptions} if enough_room else set()
     return Change(
         writes=(snap.set(paths.head, codec.encode_head(records[-1].txid + 1)), *writes),
