@@ -39,6 +39,8 @@ from airflow_trident.errors import (
 from airflow_trident.ledger.ledger import MemoryLedger
 from airflow_trident.protocol.records import Claim, Status
 from airflow_trident.runtime.commit import Committer
+from airflow_trident.runtime.drains.drain import Drain
+from airflow_trident.runtime.drains.limits import DrainLimits
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.milestones import Milestone, told
 from airflow_trident.runtime.phases import Attempts, coordinate, process
@@ -83,6 +85,18 @@ class Shop:
     def run(self, **how: Any) -> list[int]:
         runner = LocalRunner(ledger=self.ledger, topology=self.topology, engine=self.engine, staging_root=self.staging)
         return runner.run(**how)
+
+    def drain(self, group: int, claim: str) -> None:
+        """Several transactions in one pass and one commit."""
+        Drain(
+            ledger=self.ledger,
+            topology=self.topology,
+            engine=self.engine,
+            staging_root=self.staging,
+            attempts=ATTEMPTS,
+            claim=Claim(key=claim),
+            limits=DrainLimits(group=group),
+        ).run()
 
     def replay(self) -> None:
         """A person clears the runs of what failed."""
@@ -199,7 +213,7 @@ class Life:
 
     def step(self) -> None:
         steps: list[Callable[[], None]] = [self.change, self.change, self.change, self.run, self.kill, self.pass_over]
-        step = self.random.choice([*steps, self.damage, self.pass_over, self.shop.replay])
+        step = self.random.choice([*steps, self.damage, self.pass_over, self.drain, self.shop.replay])
         with suppress(TridentError, Killed):
             step()
         self.require_contents(step.__name__)
@@ -233,12 +247,30 @@ class Life:
     def kill(self) -> None:
         self.run(self.random.choice(list(Milestone)))
 
+    def drain(self) -> None:
+        """What was begun, and its followers, in groups."""
+        for _ in range(self.random.randrange(3)):
+            self.begin()
+            self.change()
+        self.claims += 1
+        changes = self.random.random() < 0.4
+
+        def reached(milestone: Milestone, txid: int) -> None:
+            if changes and self.random.random() < 0.1:
+                self.change()
+
+        with told(reached):
+            self.shop.drain(self.random.choice([2, 5]), f"drain{self.claims}/")
+
+    def begin(self) -> None:
+        self.claims += 1
+        coordinate(self.shop.ledger, self.shop.topology, [Claim(key=f"c{self.claims}")], max_pending=9)
+
     def pass_over(self) -> None:
         """Several transactions are begun, and processed in any order."""
         shop = self.shop
         for _ in range(3):
-            self.claims += 1
-            coordinate(shop.ledger, shop.topology, [Claim(key=f"c{self.claims}")], max_pending=9)
+            self.begin()
             if self.random.random() < 0.5:
                 self.change()
         open_txids = [tx.txid for tx in shop.ledger.transactions() if not tx.status.lets_others_pass]
