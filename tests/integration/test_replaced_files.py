@@ -248,10 +248,14 @@ class Life:
         self.run(self.random.choice(list(Milestone)))
 
     def drain(self) -> None:
-        """What was begun, and its followers, in groups."""
-        for _ in range(self.random.randrange(3)):
-            self.begin()
+        """What was begun or is processed, and what follows it, in groups: they may have the same file."""
+        for _ in range(self.random.randrange(4)):
             self.change()
+            outcome = self.begin()
+            if isinstance(outcome, tuple) and self.random.random() < 0.7:
+                process(
+                    self.shop.ledger, self.shop.topology, outcome[0].txid, self.shop.engine, self.shop.staging, ATTEMPTS
+                )
         self.claims += 1
         changes = self.random.random() < 0.4
 
@@ -262,9 +266,9 @@ class Life:
         with told(reached):
             self.shop.drain(self.random.choice([2, 5]), f"drain{self.claims}/")
 
-    def begin(self) -> None:
+    def begin(self) -> object:
         self.claims += 1
-        coordinate(self.shop.ledger, self.shop.topology, [Claim(key=f"c{self.claims}")], max_pending=9)
+        return coordinate(self.shop.ledger, self.shop.topology, [Claim(key=f"c{self.claims}")], max_pending=9)
 
     def pass_over(self) -> None:
         """Several transactions are begun, and processed in any order."""
