@@ -6,7 +6,7 @@ are in its metadata, so tickets need no record of their own. Pure; DAGs load it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from airflow_trident.types import Field, Json
@@ -40,6 +40,16 @@ def replaced_files(metadata: Mapping[str, Json]) -> tuple[str, ...]:
         if isinstance(stream, dict) and stream.get(REPLACES) == FilePartitions.step
         for file in _listed(stream.get("files"))
     )
+
+
+def without_files(metadata: Mapping[str, Json], names: Collection[str]) -> dict[str, Json]:
+    """The metadata of a batch without these files, whose rows it need not bring."""
+    return {
+        stream: {**part, "files": [file for file in _listed(part["files"]) if file[0] not in names]}
+        if isinstance(part, dict) and part.get(REPLACES) == FilePartitions.step
+        else part
+        for stream, part in metadata.items()
+    }
 
 
 def _listed(files: Json) -> list[list[Json]]:

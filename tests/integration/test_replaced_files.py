@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -42,6 +43,7 @@ from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.drains.drain import Drain
 from airflow_trident.runtime.drains.limits import DrainLimits
 from airflow_trident.runtime.local import LocalRunner
+from airflow_trident.runtime.mending.rebuild import Rebuild
 from airflow_trident.runtime.milestones import Milestone, told
 from airflow_trident.runtime.phases import Attempts, coordinate, process
 
@@ -313,6 +315,23 @@ def test_the_states_have_each_file_as_it_is(tmp_path: Path, engine: LocalEngine,
         life.step()
     life.end()
     life.shop.ledger.close()
+
+
+@pytest.mark.parametrize("keeps_staged", [True, False])
+def test_a_state_is_rebuilt_from_the_files_that_count(shop: Shop, keeps_staged: bool) -> None:
+    """What an older transaction read of a file that was replaced is gone, and nobody needs it."""
+    shop.deliver("a.json", {"north": 1, "south": 2})
+    shop.deliver("b.json", {"north": 10})
+    shop.run()
+    shop.deliver("a.json", {"south": 3})
+    shop.run()
+    before = shop.kept()
+    (shop.folder / "shop.db").unlink()
+    if not keeps_staged:
+        shutil.rmtree(shop.staging)
+    rebuild = Rebuild(ledger=shop.ledger, topology=shop.topology, engine=lambda: shop.engine, staging_root=shop.staging)
+    assert rebuild.run(["sqlite"]).replayed["sqlite"].highest == 2
+    assert shop.kept() == before
 
 
 @pytest.mark.spark

@@ -31,6 +31,7 @@ from airflow_trident.ledger.recovery import GONE
 from airflow_trident.plan.commit.levels import leading_to
 from airflow_trident.plan.graph import SinkNode, ordered
 from airflow_trident.plan.nodes import NewValuesNode, StateQueryNode
+from airflow_trident.protocol.file_partitions import without_files
 from airflow_trident.protocol.records import CommitTicket, LedgerView, Loss, StagedRef, Status, TxRecord
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.protocol.state_gaps import needed_by
@@ -58,6 +59,15 @@ class Rebuilt:
 
     replayed: dict[str, Txids]
     lost: dict[str, Txids]
+
+
+NewerByKey = Mapping[str, int]
+"""Partition or file of a transaction -> a newer transaction that has replaced it."""
+
+
+def _is_whole(record: TxRecord, newer: NewerByKey) -> bool:
+    """Has all of what a transaction brought been replaced?"""
+    return bool(newer) and newer.keys() >= set(record.partitions)
 
 
 class _CannotReplay(Exception):
@@ -100,7 +110,8 @@ class Rebuild:
             self.progress(f"state {name} lacks {len(txids)} transactions: {txids}")
         records = self._records(lack)
         replaced = self._replaced(records)
-        lost = self._lost(lack, markers, records, replaced)
+        no_rows = [txid for txid, newer in replaced.items() if _is_whole(records[txid], newer)]
+        lost = self._lost(lack, markers, records, no_rows)
         for name, reasons in lost.items():
             for txid, why in reasons.items():
                 self.progress(f"transaction {txid} is lost for state {name}: {why}")
@@ -150,18 +161,20 @@ class Rebuild:
         assert every.lowest is not None
         return {tx.txid: tx for tx in self.ledger.transactions(every.lowest, every.highest) if tx.txid in every}
 
-    def _replaced(self, records: Mapping[int, TxRecord]) -> dict[int, int]:
-        """Those whose partition a newer COMMITTED transaction has replaced -> that one. What they read, and it may be
-        gone by now, is not needed any more."""
-        if self.topology.partitions is None or not records:
+    def _replaced(self, records: Mapping[int, TxRecord]) -> dict[int, NewerByKey]:
+        """Transaction -> its partitions, or files, that newer COMMITTED ones have replaced. What it read of them, and
+        it may be gone by now, is not needed any more."""
+        if self.topology.replaced is None or not records:
             return {}
         newest: dict[str, int] = {}
         for tx in self.ledger.transactions(min(records)):
             if tx.status is Status.COMMITTED:
                 newest.update(dict.fromkeys(tx.partitions, tx.txid))
-        return {
-            txid: newest[key] for txid, tx in records.items() for key in tx.partitions if newest.get(key, txid) != txid
+        replaced = {
+            txid: {key: newest[key] for key in tx.partitions if newest.get(key, txid) != txid}
+            for txid, tx in records.items()
         }
+        return {txid: newer for txid, newer in replaced.items() if newer}
 
     def _lost(
         self,
@@ -246,7 +259,7 @@ class Rebuild:
         self,
         todo: Mapping[str, Txids],
         records: Mapping[int, TxRecord],
-        replaced: Mapping[int, int],
+        replaced: Mapping[int, NewerByKey],
         accept_loss: str,
     ) -> tuple[dict[str, Txids], dict[str, Txids]]:
         """:returns: what was replayed, and what only then turned out to be lost, by state."""
@@ -263,7 +276,7 @@ class Rebuild:
                 into = {name for name, txids in todo.items() if txid in txids}
                 ticket = self._ticket(records[txid], fence, view, still)
                 try:
-                    batches = self._batches(records[txid], into, engine, replaced.get(txid))
+                    batches = self._batches(records[txid], into, engine, replaced.get(txid, {}))
                 except _CannotReplay as error:
                     self.progress(f"transaction {txid} is lost: {error}")
                     now = {name: Txids.of(txid) for name in into}
@@ -297,15 +310,15 @@ class Rebuild:
         )
 
     def _batches(
-        self, record: TxRecord, into: Collection[str], engine: Engine, replaced_by: int | None
+        self, record: TxRecord, into: Collection[str], engine: Engine, newer: NewerByKey
     ) -> dict[str, pa.Table]:
         """The staged batch, if it still exists and today's plan would stage it; otherwise that of a replay.
 
-        :param replaced_by: a newer transaction with its partition: then no rows.
+        :param newer: what newer transactions have replaced: of that no rows are needed.
         """
         area, wanted = StagingArea(self.staging_root), self._batches_of(into)
-        if replaced_by is not None:
-            self.progress(f"transaction {record.txid}: transaction {replaced_by} replaces its partition; no rows")
+        if _is_whole(record, newer):
+            self.progress(f"transaction {record.txid}: transaction {max(newer.values())} replaces its rows; no rows")
             return {sink.name: rows_to_table(sink.schema, []) for sink in wanted}
         try:
             manifest, whose = self._manifest(record, wanted), {record.txid: record.attempt}
@@ -317,7 +330,8 @@ class Rebuild:
         except OtherPlanError:
             self.progress(f"transaction {record.txid}: another DAG file staged its batch; replaying it")
         with temporary_root(self.staging_root, "rebuild-") as folder:
-            manifest = self._run(record, engine, folder)
+            left = replace(record, metadata=without_files(record.metadata, newer))
+            manifest = self._run(left, engine, folder)
             again = StagingArea(folder)
             return {sink.name: again.read(manifest, sink.name, sink.schema) for sink in wanted}
 
