@@ -43,7 +43,7 @@ def replaced_files(metadata: Mapping[str, Json]) -> tuple[str, ...]:
 
 
 def without_files(metadata: Mapping[str, Json], names: Collection[str]) -> dict[str, Json]:
-    """The metadata of a batch without these files, whose rows it need not bring."""
+    """The metadata of a batch without these files, whose rows are not needed."""
     return {
         stream: {**part, "files": [file for file in _listed(part["files"]) if file[0] not in names]}
         if isinstance(part, dict) and part.get(REPLACES) == FilePartitions.step
