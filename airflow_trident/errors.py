@@ -155,7 +155,7 @@ class TridentError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         """A class of a user's own may not be found where it arrives, and its attributes may not travel."""
         state = {name: value for name, value in self.__dict__.items() if _travels(value)}
-        return _rebuild, (own_class(self), self.message, self.cure, state)
+        return rebuilt, (own_class(self), self.message, self.cure, state)
 
 
 def own_class(error: TridentError) -> type[TridentError]:
@@ -173,7 +173,8 @@ def _travels(value: object) -> bool:
     return True
 
 
-def _rebuild(kind: type[TridentError], message: str, cure: str, state: dict[str, Any]) -> TridentError:
+def rebuilt(kind: type[TridentError], message: str, cure: str, state: dict[str, Any]) -> TridentError:
+    """The error of a class with any constructor, from what travels."""
     error = kind.__new__(kind)
     Exception.__init__(error, message, cure)
     error.__dict__.update(state)
@@ -389,6 +390,30 @@ class SupersededError(TransitionError):
 
     Cure: ask for the partition.
     """
+
+
+class GateFailedError(TridentError, may_quote_rows=False):
+    """A rule of the topology does not hold for the batch; nothing of it is published.
+
+    Cure: correct the source or the rule, and replay; or skip it.
+
+    :param checks: the verdicts, as the ledger keeps them.
+    :param others: of a group: txid -> the error of each member that fails.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        cure: str = "",
+        *,
+        txid: int | None = None,
+        checks: Any = None,
+        others: dict[int, GateFailedError] | None = None,
+    ) -> None:
+        super().__init__(message, cure)
+        self.txid = txid
+        self.checks: dict[str, Any] = dict(checks or {})
+        self.others = dict(others or {})
 
 
 class LostTransactionsError(TransitionError):

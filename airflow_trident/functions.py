@@ -54,6 +54,8 @@ if TYPE_CHECKING:
     from airflow_trident.operations.expressions import upper as upper
     from airflow_trident.operations.expressions import when as when
     from airflow_trident.operations.interfaces import JoinOutFieldsMode as JoinOutFieldsMode
+    from airflow_trident.operations.rules import check as check
+    from airflow_trident.operations.rules import expect as expect
     from airflow_trident.operations.sql import spark_sql as spark_sql
     from airflow_trident.operations.state_functions import MapGet as MapGet
     from airflow_trident.operations.state_functions import SnapshotGet as SnapshotGet

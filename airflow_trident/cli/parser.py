@@ -113,6 +113,17 @@ ARG_TAKE_OVER = Arg(
 )
 ARG_CLOSE_ALL = Arg(("--all",), help="All SKIPPED transactions", action="store_true")
 
+ARG_CHECKS_TXID = count("--txid", "Only this transaction")
+
+CHECKS = command(
+    "checks",
+    "ledger.checks",
+    "Print the rules of each transaction: the number that was measured, what it must be, and the verdict.",
+    (ARG_TOPOLOGY, ARG_CHECKS_TXID, ARG_OUTPUT, ARG_CONN_ID, ARG_VERBOSE),
+    "checks word_count",
+    "checks word_count --txid 42 -o json",
+)
+
 REBUILD = command(
     "rebuild",
     "transactions.rebuild",
@@ -500,6 +511,7 @@ def get_trident_cli_commands() -> list[CLICommand]:
                 _CONNECT_SERVER,
                 _SPARK_ARCHIVE,
                 _LEDGER,
+                CHECKS,
                 _DRAIN,
                 _PARTITIONS,
                 _BACKFILL,

@@ -16,6 +16,8 @@ E6  A node of unknown kind, in the processing phase or after it, is an UnknownNo
 E11 More keys of a partition than `Job.max_keys`, where Python holds them all at once (aggregators and reducers of a
     user's), are a ConfigurationError that names node, partition, their number and the cure.
 E12 A row for a state of a bound topology that is of another partition than the transaction is a UserCodeError.
+E13 The manifest has the number of each rule, for each transaction apart. It is that of the rows that pass the check in
+    this attempt, each once.
 
 Promises of engines that process groups of transactions (`coalesces`; `tests/contracts/test_engine_groups.py`):
 
@@ -338,26 +340,34 @@ def manifest_of_each(
     files: Iterable[StagedFile | None],
     counts: Mapping[str, Sequence[int]],
     rows_read: Sequence[int],
+    checks: Sequence[dict[str, Json]],
 ) -> Manifest:
     """The manifest of a group whose rows are separable.
 
     :param counts: state -> number of rows of each member, in order.
     :param rows_read: of each member.
+    :param checks: the numbers of each member.
     """
     begins = dict.fromkeys(counts, 0)
     members = []
-    for place, (job, read) in enumerate(zip(jobs, rows_read, strict=True)):
+    for place, (job, read, numbers) in enumerate(zip(jobs, rows_read, checks, strict=True)):
         rows = {state: (begins[state], many[place]) for state, many in counts.items()}
-        members.append(StagedMember(txid=job.slot.txid, attempt=job.slot.attempt, rows_read=read, rows=rows))
+        slot = job.slot
+        members.append(StagedMember(txid=slot.txid, attempt=slot.attempt, rows_read=read, rows=rows, checks=numbers))
         begins = {state: begin + counts[state][place] for state, begin in begins.items()}
     return _manifest(jobs, files, members, inseparable=False)
 
 
-def manifest_of_all(jobs: Sequence[Job], files: Iterable[StagedFile | None], rows_read: Sequence[int]) -> Manifest:
+def manifest_of_all(
+    jobs: Sequence[Job],
+    files: Iterable[StagedFile | None],
+    rows_read: Sequence[int],
+    checks: Sequence[dict[str, Json]],
+) -> Manifest:
     """The manifest of a group whose rows were merged by key."""
     members = [
-        StagedMember(txid=job.slot.txid, attempt=job.slot.attempt, rows_read=read, rows={})
-        for job, read in zip(jobs, rows_read, strict=True)
+        StagedMember(txid=job.slot.txid, attempt=job.slot.attempt, rows_read=read, rows={}, checks=numbers)
+        for job, read, numbers in zip(jobs, rows_read, checks, strict=True)
     ]
     return _manifest(jobs, files, members, inseparable=True)
 

@@ -28,6 +28,7 @@ from airflow_trident.engine.engine import (
     turned,
 )
 from airflow_trident.engine.fused.frames import BATCH_ROWS
+from airflow_trident.engine.fused.measuring import Gauges, Numbers
 from airflow_trident.engine.fused.passes import FusedPass
 from airflow_trident.engine.partitioning import spread, united
 from airflow_trident.errors import AttemptCancelledError
@@ -63,7 +64,7 @@ class LocalEngine(Engine):
         """:raises AttemptCancelledError: the job was cancelled; checked between two calls of a user's function."""
         self._running.add(job.slot)
         try:
-            rows_read = Counter[str]()
+            rows_read, numbers = Counter[str](), Numbers(job.plan.check_nodes)
             area = StagingArea(job.staging_root)
             sinks = {sink.name: sink for sink in job.plan.staged}
             files = [
@@ -75,7 +76,7 @@ class LocalEngine(Engine):
                     by_reference=sinks[name].by_reference,
                     is_fitted=True,
                 )
-                for name, table in self.tables(job, rows_read)
+                for name, table in self.tables(job, rows_read, numbers=numbers)
                 for part in [part for _, part in split_by(table, sinks[name].split_by)] or [table]
             ]
             rewrites = rewrites_of(job.slot, area.place, job.tables, files, _all_files)
@@ -88,6 +89,7 @@ class LocalEngine(Engine):
             rows_read=rows_read.total(),
             sinks=job.plan.staged_fields,
             rewrites=rewrites,
+            checks=numbers.of_each()[0],
         )
 
     def run_group(self, jobs: Sequence[Job]) -> Manifest:
@@ -98,31 +100,38 @@ class LocalEngine(Engine):
         last = jobs[-1]
         staged = {sink.name: sink for sink in last.plan.staged}
         parts: dict[str, list[pa.Table]] = {name: [] for name in staged}
-        read = []
+        read, checks = [], []
         self._running.add(last.slot)
         try:
             for job in jobs:
-                rows_read = Counter[str]()
+                rows_read, numbers = Counter[str](), Numbers(job.plan.check_nodes)
                 with blaming(job.slot.txid):
-                    for name, table in self.tables(job, rows_read, whose=last.slot):
+                    for name, table in self.tables(job, rows_read, whose=last.slot, numbers=numbers):
                         parts[name].append(table)
                 read.append(rows_read.total())
+                checks += numbers.of_each()
         finally:
             self._running.discard(last.slot)
             self._cancelled.discard(last.slot)
         files = [stage_each(last, sink, parts[name]) for name, sink in staged.items()]
         counts = {name: [table.num_rows for table in tables] for name, tables in parts.items()}
-        return manifest_of_each(jobs, files, counts, read)
+        return manifest_of_each(jobs, files, counts, read, checks)
 
     def cancel(self, slot: Slot | None = None) -> None:
         self._cancelled |= self._running & {slot} if slot is not None else self._running
 
     def tables(
-        self, job: Job, rows_read: Counter[str] | None = None, *, whose: Slot | None = None
+        self,
+        job: Job,
+        rows_read: Counter[str] | None = None,
+        *,
+        whose: Slot | None = None,
+        numbers: Numbers | None = None,
     ) -> Iterator[tuple[str, pa.Table]]:
         """The output for each sink, without staging.
 
         :param rows_read: receives the number of tuples of each source.
+        :param numbers: receives what the plan's checks measure.
         :param whose: cancelling this slot ends the work; default: the job's own.
         """
         import pyarrow as pa
@@ -137,7 +146,7 @@ class LocalEngine(Engine):
             if stage.exchange is not None:
                 partitions = spread(stage.exchange, partitions, count, job.slot)
             if stage.nodes:
-                partitions = list(self._passed(stage, partitions, job, whose or job.slot))
+                partitions = list(self._passed(stage, partitions, job, whose or job.slot, numbers))
             results.append(partitions)
             for sink in stage.sinks:
                 rows = pa.concat_tables(partitions)
@@ -150,7 +159,9 @@ class LocalEngine(Engine):
         upstreams = [results[upstream] for upstream in stage.upstreams]
         return upstreams[0] if stage.union is None else united(stage.union, upstreams)
 
-    def _passed(self, stage: Stage, partitions: list[pa.Table], job: Job, whose: Slot) -> Iterator[pa.Table]:
+    def _passed(
+        self, stage: Stage, partitions: list[pa.Table], job: Job, whose: Slot, numbers: Numbers | None
+    ) -> Iterator[pa.Table]:
         """Each partition after the nodes of the stage."""
         import pyarrow as pa
 
@@ -164,7 +175,10 @@ class LocalEngine(Engine):
                 topology=job.slot.topology,
             )
             batches = part.combine_chunks().to_batches(max_chunksize=BATCH_ROWS)
-            yield pa.Table.from_batches(nodes(batches, context, partial(self._wanted, whose)), schema)
+            gauges = Gauges() if numbers is not None and nodes.checks else None
+            yield pa.Table.from_batches(nodes(batches, context, partial(self._wanted, whose), gauges), schema)
+            if numbers is not None and gauges is not None:
+                numbers.merge(gauges)
 
     def _wanted(self, slot: Slot, rows: Iterable[T]) -> Iterator[T]:
         """The rows, until the work is cancelled."""

@@ -259,7 +259,7 @@ class Average(_Moment):
     """The mean of one numeric field: the double nearest to the exact mean. Null without values."""
 
     def moment(self, state: _Sums) -> float:
-        return state.odd if state.odd else _real(state.first / state.count)
+        return state.odd if state.odd else real_of(state.first / state.count)
 
 
 class Variance(_Moment):
@@ -279,7 +279,7 @@ class Variance(_Moment):
         if state.odd:
             return math.nan
         spread = state.second - state.first * state.first / state.count
-        return _real(spread / (state.count if self._population else state.count - 1))
+        return real_of(spread / (state.count if self._population else state.count - 1))
 
 
 class StandardDeviation(Variance):
@@ -289,7 +289,8 @@ class StandardDeviation(Variance):
         return math.sqrt(super().moment(state))
 
 
-def _real(exact: Fraction) -> float:
+def real_of(exact: Fraction) -> float:
+    """The double nearest to a number."""
     try:
         return float(exact)
     except OverflowError:
@@ -374,7 +375,7 @@ class Percentile(CollectList):
             return float(pair[0])
         if not all(map(math.isfinite, pair)):
             return float(pair[0]) + float(pair[1])  # the infinity among them, or NaN
-        return _real(Fraction(pair[0]) + (Fraction(pair[1]) - Fraction(pair[0])) * part)
+        return real_of(Fraction(pair[0]) + (Fraction(pair[1]) - Fraction(pair[0])) * part)
 
     def require(self, name: str, input_type: str) -> None:
         require_number(name, input_type)

@@ -14,6 +14,7 @@ from collections.abc import Collection, Sequence
 
 from airflow_trident.plan.graph import Node
 from airflow_trident.plan.nodes import (
+    CheckNode,
     EachNode,
     FilterNode,
     FinalAggregateNode,
@@ -40,7 +41,7 @@ def coalesces(plan: Plan) -> Coalesces:
 def by_expression(node: Node) -> bool:
     """Does it mean the same in any partition, and does it contain no user code?"""
     match node:
-        case ProjectNode():
+        case ProjectNode() | CheckNode():
             return True
         case EachNode() | FilterNode():
             return node.expression is not None
@@ -151,6 +152,9 @@ def _moved_by(stage: Stage, stages: Sequence[Stage]) -> str:
 def _why_not_by_key(plan: Plan) -> str:
     for stage in plan.stages:
         whole = merged_by(stage)
+        moved = next((node for node in stage.nodes if isinstance(node, CheckNode)), None)
+        if moved is not None and not in_place(stage, plan.stages):
+            return f"{moved.name} measures each batch"
         if whole is not None and not (stage.sinks and not stage.forks):
             return f"{whole.name} counts within one batch"
         for sink in stage.sinks:

@@ -20,6 +20,7 @@ from airflow_trident.plan.commit.levels import split_phases
 from airflow_trident.plan.graph import Node, PlanSettings, Sinks, ordered
 from airflow_trident.plan.nodes import (
     CarriedNode,
+    CheckNode,
     EachNode,
     FilterNode,
     PartitionNode,
@@ -57,6 +58,7 @@ def made_by(plan: Plan) -> dict[str, str]:
     for sink in plan.sinks:
         if sink.name in staged:
             digests[sink.name] = _digest_of_texts(sink.state.applied, *sink.state.inputs, *recorded_transforms(sink))
+    digests[RULES] = _digest_of_texts(*sorted(f"{rule.name} {rule.uid}" for rule in plan.rules))
     return {name: f"{VERSION} {digest}" for name, digest in digests.items()}
 
 
@@ -84,7 +86,7 @@ class _Tree:
 
 
 def _tree(node: Node, above: Sequence[_Tree]) -> _Tree:
-    if isinstance(node, CarriedNode) or (isinstance(node, ProjectNode) and node.implied):
+    if isinstance(node, CarriedNode | CheckNode) or (isinstance(node, ProjectNode) and node.implied):
         return above[0]
     if isinstance(node, FilterNode) and node.expression is not None:
         return replace(above[0], filters=above[0].filters | {str(node.expression)})
@@ -109,6 +111,9 @@ def _digest_of_texts(*texts: str) -> str:
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:_DIGITS]
 
 
+RULES = "~rules"
+"""In :attr:`Plan.made_by`: what the rules measure. A batch without their numbers is emitted again, but a rule with
+another limit is judged by the numbers that are there."""
 RESULT = "~result"
 """The name of the result that a query hands on."""
 
@@ -118,11 +123,13 @@ def compile_plan(
     sources: tuple[SourceNode, ...],
     sinks: tuple[PersistNode, ...],
     settings: PlanSettings | None = None,
+    checks: tuple[CheckNode, ...] = (),
 ) -> Plan:
     """The plan that engines run.
 
-    :raises PlanError: there is no state, a stream reaches none, a node that works on whole partitions gets none, or
-        what the commit phase asks for would not be the same in every try.
+    :param checks: all that streams have.
+    :raises PlanError: there is no state, a stream or a check reaches none, a node that works on whole partitions gets
+        none, or what the commit phase asks for would not be the same in every try.
     """
     if not sinks:
         raise PlanError(
@@ -135,6 +142,13 @@ def compile_plan(
             raise PlanError(
                 f"stream {source.name!r} of topology {topology!r} reaches no state: its data would be read and lost",
                 "End it with persistent_aggregate() or partition_persist(), or remove it.",
+            )
+    for node in checks:
+        if id(node) not in reached:
+            names = ", ".join(rule.name for rule in node.rules)
+            raise PlanError(
+                f"{node.name} of topology {topology!r} reaches no state: the rules {names} would never be measured",
+                "Use the stream that expect() returns.",
             )
     require_partitions_known(sinks)
     require_answers(sinks)

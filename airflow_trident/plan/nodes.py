@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from airflow_trident.contracts.state import StateSpec
     from airflow_trident.operations.expressions import Expression
     from airflow_trident.operations.interfaces import CustomGrouping, GroupedMultiReducer, MultiReducer
+    from airflow_trident.operations.rules import Rule
     from airflow_trident.operations.sql import SqlQuery
     from airflow_trident.operations.state_functions import QueryFunction
 
@@ -167,6 +168,17 @@ class PeekNode(_PassingNode):
     @property
     def what(self) -> str:
         return _call(self.function, self.reads)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CheckNode(_PassingNode):
+    """Measures the rules that gate the batch; its tuples pass unchanged. All conditions are expressions."""
+
+    rules: tuple[Rule, ...]
+
+    @property
+    def what(self) -> str:
+        return "; ".join(map(str, self.rules))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -14,11 +14,12 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from airflow_trident.plan.graph import BeginNode, Node, SinkNode
-from airflow_trident.plan.nodes import PartitionNode, PersistNode, SourceNode, TransformNode, UnionNode
+from airflow_trident.plan.nodes import CheckNode, PartitionNode, PersistNode, SourceNode, TransformNode, UnionNode
 from airflow_trident.types import Schema, ddl
 
 if TYPE_CHECKING:
     from airflow_trident.contracts.spout import Spout
+    from airflow_trident.operations.rules import Rule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +169,16 @@ class Plan:
     def staged(self) -> tuple[SinkNode, ...]:
         """What the processing phase stages: for states, and for the commit phase to continue with."""
         return tuple(sink for stage in self.stages for sink in stage.sinks)
+
+    @property
+    def check_nodes(self) -> tuple[CheckNode, ...]:
+        """The nodes that measure rules, in the processing phase."""
+        return tuple(node for stage in self.stages for node in stage.nodes if isinstance(node, CheckNode))
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """The rules that gate each of its batches."""
+        return tuple(rule for node in self.check_nodes for rule in node.rules)
 
     @property
     def staged_fields(self) -> dict[str, str]:

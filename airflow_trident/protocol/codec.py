@@ -128,7 +128,7 @@ def tx_fields(record: TxRecord) -> dict[str, Any]:
     """All fields as JSON, without the staged content: that goes into a chunk."""
     body = plain_fields(record)
     if body["staged"]:
-        del body["staged"]["content"]
+        del body["staged"]["content"], body["staged"]["checks"]
     return body
 
 
@@ -144,7 +144,7 @@ def tx_body(record: TxRecord) -> dict[str, Any]:
     if body["staged"] and not body["staged"]["chunk"]:
         del body["staged"]["chunk"]
     body["owner"] = {name: value for name, value in body["owner"].items() if value != getattr(NOBODY, name)}
-    for name in ("invalidated", "first_error", "accepted", "attempts", "plan", "late_rows", "partition"):
+    for name in ("invalidated", "first_error", "accepted", "attempts", "plan", "late_rows", "partition", "checks"):
         if not body[name]:
             del body[name]
     return {**record.extra, **body}

@@ -262,6 +262,7 @@ def invalidated(definition: Definition, record: TxRecord) -> TxRecord:
         metadata=_without_opaque(definition, record.metadata),
         carried=_without_opaque(definition, record.carried),
         staged=None,
+        checks={},
         invalidated=True,
         owner=NOBODY,
         error="",
@@ -332,6 +333,7 @@ def accepted(
         metadata={**record.metadata, **changed},
         attempt=record.attempt + 1,
         staged=None,
+        checks={},
         accepted=(*record.accepted, reason),
     )
     if record.status is not Status.SKIPPED:  # its error says what to do before the source was accepted

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from airflow_trident.errors import TransitionError
 from airflow_trident.protocol.file_partitions import replaced_files
@@ -262,7 +262,8 @@ class StagedRef:
 
     `manifest`: path of the published manifest; `rows_read`: rows from the sources; `rows`: rows staged per state;
     `bytes`: size of the staged files. `chunk`: name of the ledger's chunk with manifest and files, "" if they are in
-    the staging area. `content`: the bytes of that chunk on their way into the ledger; no record has them.
+    the staging area. `content`: the bytes of that chunk on their way into the ledger; no record has them. `checks`:
+    the verdicts, on their way into :attr:`TxRecord.checks`.
     """
 
     manifest: str
@@ -271,6 +272,7 @@ class StagedRef:
     bytes: int
     chunk: str = ""
     content: Content = field(default=b"", compare=False, repr=False)
+    checks: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
 
 NOTHING_STAGED = StagedRef(manifest="", rows_read=-1, rows={}, bytes=0)
@@ -318,7 +320,8 @@ class TxRecord:
     `late_rows`: state -> tuples that came too late for all their windows, or without a time, if any. `error`: of the
     last attempt that failed, or why it was skipped; `first_error`: of the first failure since the last success, if that
     differs. `attempts`: the latest attempts that did not commit it, oldest first. `accepted`: who made it take a mended
-    source, and why (`protocol.decide`). `partition`: of a bound topology. `extra`: fields of a newer version, kept
+    source, and why (`protocol.decide`). `partition`: of a bound topology. `checks`: rule -> number and
+    verdict about the batch of the attempt, also of one that failed by them. `extra`: fields of a newer version, kept
     unchanged.
     """
 
@@ -342,6 +345,7 @@ class TxRecord:
     plan: str = ""
     late_rows: dict[str, int] = field(default_factory=dict)
     partition: PartitionRevision | None = None
+    checks: dict[str, Json] = field(default_factory=dict)
     extra: dict[str, Json] = field(default_factory=dict)
 
     @property

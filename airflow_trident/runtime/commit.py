@@ -60,12 +60,14 @@ from airflow_trident.runtime.downstream import (
     require_distinct_keys,
     with_commit_time,
 )
+from airflow_trident.runtime.gates import broken_at_turn
 from airflow_trident.runtime.milestones import Milestone, reached
 from airflow_trident.runtime.open_resources import OpenStates
 from airflow_trident.runtime.phases import (
     Attempts,
     Progress,
     no_transaction,
+    note_failure,
     require_not_late,
     run_attempt,
     start_attempts,
@@ -244,7 +246,7 @@ class GroupCommitter:
         """The first of these that go together, and their manifests."""
         area, manifests = StagingArea(self.staging_root), dict[str, Manifest]()
         for record in waiting:
-            if record.staged is None:
+            if record.staged is None or broken_at_turn(self.topology.name, record, self.topology.compile()):
                 break
             if record.staged.manifest not in manifests:
                 try:
@@ -565,11 +567,28 @@ class Committer:
     def _with_batch(self, view: LedgerView, txid: int, *, is_own: bool) -> LedgerView | None:
         """The transaction's turn has come: emits it again if it lost its batch, another plan staged it, or the caller
         left it unfinished; None if that fails. A transaction that others work on stays as it is."""
-        why = self._why_emit(decide_commit(view, txid), view.tx)
+        decision = decide_commit(view, txid)
+        why = self._why_emit(decision, view.tx)
         if not why:
-            return view
+            return None if self._fails_at_turn(decision, view.tx, is_own=is_own) else view
         self.progress(f"transaction {txid}: {why}; emitting it again")
         return self.ledger.view(txid, ahead=True) if self._emit(txid, is_own=is_own) else None
+
+    def _fails_at_turn(self, decision: CommitDecision, tx: TxRecord | None, *, is_own: bool) -> bool:
+        """Does it break a rule that has another limit now?
+
+        :raises GateFailedError: the caller's transaction does.
+        """
+        error = None
+        if isinstance(decision, Commit) and tx is not None:
+            error = broken_at_turn(self.topology.name, tx, self.topology.compile())
+        if error is None or tx is None:
+            return False
+        note_failure(self.ledger, tx.txid, tx.attempt, error, self.attempts)
+        if is_own:
+            raise error
+        self.progress(f"transaction {tx.txid}: {error}")
+        return True
 
     def _why_emit(self, decision: CommitDecision, tx: TxRecord | None) -> str:
         if isinstance(decision, EmitAgain):

@@ -20,6 +20,7 @@ from airflow_trident.engine.engine import Engine, Job, quiet
 from airflow_trident.errors import (
     ConfigurationError,
     FencedError,
+    GateFailedError,
     InvalidatedError,
     LateBatchError,
     Outcome,
@@ -56,6 +57,7 @@ from airflow_trident.protocol.records import (
     TxRecord,
 )
 from airflow_trident.protocol.spout_kinds import SpoutKind
+from airflow_trident.runtime.gates import judged
 from airflow_trident.runtime.merge_limit import require_mergeable
 from airflow_trident.runtime.milestones import Milestone, reached
 from airflow_trident.runtime.open_resources import OpenCoordinators, SourceNotes, sweep_notes
@@ -439,7 +441,7 @@ def run_attempt(
         job = job_of(ledger, topology, record, staging_root, progress, attempts.max_partition_keys)
         manifest = run_in_time(engine, job, attempts.timeout_s)
         require_mergeable(manifest, job.plan, attempts.max_merge_rows)
-        staged = publish(manifest, staging_root, job.plan, ledger.chunk_bytes)
+        staged = publish(manifest, staging_root, job.plan, ledger.chunk_bytes, progress, enforce=not record.touched)
     except BaseException as caught:
         error: BaseException | None = caught
         if refreshes and isinstance(caught, SourceChangedError):
@@ -486,19 +488,30 @@ def job_of(
     )
 
 
-def publish(manifest: Manifest, staging_root: str, plan: Plan, chunk_bytes: int) -> dict[int, StagedRef]:
-    """Makes the result of a pass visible, and adds what made it: the plan, and the code as this process knows it.
-    Returns what each of its transactions has staged.
+def publish(
+    manifest: Manifest,
+    staging_root: str,
+    plan: Plan,
+    chunk_bytes: int,
+    progress: Progress = quiet,
+    *,
+    enforce: bool = True,
+) -> dict[int, StagedRef]:
+    """Judges the result of a pass by the rules of the plan, and makes it visible if they hold. Adds what made it: the
+    plan, and the code as this process knows it. Returns what each of its transactions has staged.
 
     :param chunk_bytes: see :meth:`StagingArea.publish`.
+    :param enforce: False for a batch that a state may have: it can no longer be held back.
+    :raises GateFailedError: a rule does not hold; nothing is published.
     """
+    verdicts = judged(manifest, plan, progress, enforce=enforce)
     for member in manifest.members:
         reached(Milestone.STAGED, member.txid)
     manifest = replace(manifest, made_by=plan.made_by, code=code_of(plan.sinks))
     staged = StagingArea(staging_root).publish_group(manifest, chunk_bytes=chunk_bytes)
     for txid in staged:
         reached(Milestone.PUBLISHED, txid)
-    return staged
+    return {txid: replace(ref, checks=verdicts[txid]) for txid, ref in staged.items()}
 
 
 def record_processed(ledger: Ledger, records: Sequence[TxRecord], staged: Mapping[int, StagedRef]) -> None:
@@ -526,13 +539,24 @@ def note_failure(
     text = recorded_text(error, rows=attempts.rows_in_errors)
     hopeless = isinstance(error, TridentError) and error.outcome is Outcome.FAIL
     try:
-        skip = f"on_failure=skip after {text}" if attempts.on_failure is OnFailure.SKIP else ""
-        ledger.fail(txid, attempt, text, retry=not (attempts.last_try or hopeless), skip=skip)
+        skips = attempts.on_failure is OnFailure.SKIP and not holds_up(ledger, txid, error)
+        skip = f"on_failure=skip after {text}" if skips else ""
+        checks = error.checks if isinstance(error, GateFailedError) else None
+        ledger.fail(txid, attempt, text, retry=not (attempts.last_try or hopeless), skip=skip, checks=checks)
     except FencedError as stale:
         return stale
     except TridentError as second:
         error.add_note(f"The failure could not be written to the ledger: {second}")
     return None
+
+
+def holds_up(ledger: Ledger, txid: int, error: BaseException) -> bool:
+    """Does a failure block later transactions under each policy? That of a gate does, unless the transaction is of a
+    partition: the partition keeps its content, and no other one needs it."""
+    if not isinstance(error, GateFailedError):
+        return False
+    tx = ledger.view(txid, remembered=True).tx
+    return tx is None or tx.partition is None
 
 
 def no_transaction(topology: str, decision: Unknown | Closed, *, bound: bool = False) -> TransitionError:

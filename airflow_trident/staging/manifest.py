@@ -75,12 +75,13 @@ class StagedFile:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedMember:
     """One transaction of a group. `rows`: state -> its first row in the state's file, and the number of its rows; empty
-    if the group is inseparable. `rows_read`: as :attr:`Manifest.rows_read`."""
+    if the group is inseparable. `rows_read`, `checks`: as :attr:`Manifest.rows_read` and :attr:`Manifest.checks`."""
 
     txid: int
     attempt: int
     rows_read: int
     rows: dict[str, tuple[int, int]]
+    checks: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +115,8 @@ class Manifest:
 
     `rewrites`: for copy-on-write. `files` has the batch alone, so without a rewrite the manifest is whole, too: then
     the commit looks for the rows to replace.
+
+    `checks`: rule -> its number, see :mod:`airflow_trident.operations.rules`. Each member of a group has its own.
     """
 
     slot: Slot
@@ -125,6 +128,7 @@ class Manifest:
     made_by: dict[str, str] = field(default_factory=dict)
     code: dict[str, str] = field(default_factory=dict)
     rewrites: tuple[TableRewrite, ...] = ()
+    checks: dict[str, Any] = field(default_factory=dict)
 
     @property
     def every_file(self) -> tuple[StagedFile, ...]:
@@ -137,7 +141,12 @@ class Manifest:
         if self.group:
             return self.group
         alone = {state: (0, rows) for state, rows in self.rows.items()}
-        return (StagedMember(txid=self.slot.txid, attempt=self.slot.attempt, rows_read=self.rows_read, rows=alone),)
+        slot = self.slot
+        return (
+            StagedMember(
+                txid=slot.txid, attempt=slot.attempt, rows_read=self.rows_read, rows=alone, checks=self.checks
+            ),
+        )
 
     @property
     def rows(self) -> dict[str, int]:
@@ -188,6 +197,8 @@ def encode(manifest: Manifest) -> bytes:
         record["made_by"] = dict(sorted(manifest.made_by.items()))
     if manifest.code:
         record["code"] = dict(sorted(manifest.code.items()))
+    if manifest.checks:
+        record["checks"] = dict(sorted(manifest.checks.items()))
     if footers := pack_footers([file.footer for file in _in_order(manifest)]):
         record["footers"] = footers
     if manifest.rewrites:
@@ -208,6 +219,7 @@ def encode(manifest: Manifest) -> bytes:
                 "attempt": member.attempt,
                 "rows_read": member.rows_read,
                 "rows": {state: list(rows) for state, rows in sorted(member.rows.items())},
+                **({"checks": dict(sorted(member.checks.items()))} if member.checks else {}),
             }
             for member in manifest.group
         ]

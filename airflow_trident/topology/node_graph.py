@@ -16,7 +16,14 @@ from airflow_trident.names import at_least_one, positive, require_flags, require
 from airflow_trident.plan.checks import Shortfall, join_notes, overwrite_notes, require_exactly_once, shortfalls
 from airflow_trident.plan.compile import compile_plan, compile_query
 from airflow_trident.plan.graph import Node, NodeSettings, PlanSettings, ordered
-from airflow_trident.plan.nodes import GivenTuples, NewValuesNode, PersistNode, SourceNode, recorded_transforms
+from airflow_trident.plan.nodes import (
+    CheckNode,
+    GivenTuples,
+    NewValuesNode,
+    PersistNode,
+    SourceNode,
+    recorded_transforms,
+)
 from airflow_trident.plan.stages import Plan
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.types import FieldSpec, Schema, parse_declared
@@ -129,6 +136,7 @@ class NodeGraph:
             _require_bindable(self.name, partitions, exactly_once=exactly_once)
         self._sources: dict[str, SourceNode] = {}
         self._sinks: dict[str, PersistNode] = {}
+        self.checks: list[CheckNode] = []
         self._first_spouts: dict[SpoutKind, tuple[str, Spout]] = {}
         self._first_states: dict[StateKind, tuple[str, StateSpec]] = {}
         """One of each kind stands for all: a topology of many streams is built in a time that grows with them."""
@@ -200,6 +208,11 @@ class NodeGraph:
             )
         self._sinks[sink.name] = sink
         self._first_states.setdefault(sink.state.factory.capabilities.kind, (sink.name, sink.state))
+        self._changed()
+
+    def add_check(self, node: CheckNode) -> None:
+        """A node that must lead to a state: else its rules would never be measured."""
+        self.checks.append(node)
         self._changed()
 
     def set_node(self, name: str, **changes: Any) -> None:
@@ -295,7 +308,7 @@ class NodeGraph:
         """
         if self._plan is None:
             sources, sinks = tuple(self._sources.values()), tuple(self._sinks.values())
-            plan = compile_plan(self.name, sources, sinks, self._settings)
+            plan = compile_plan(self.name, sources, sinks, self._settings, tuple(self.checks))
             short = (f"not exactly once: {shortfall}" for shortfall in self.shortfalls)
             spout_notes = (f"stream {name}: {note}" for name, spout in self.spouts.items() for note in spout.notes)
             work = ((sink.name, sink.state.committer) for sink in sinks)

@@ -29,6 +29,7 @@ from airflow_trident.types import FieldSpec, joined_specs
 
 if TYPE_CHECKING:
     from airflow_trident.contracts.updater import Updater
+    from airflow_trident.operations.rules import BatchCheck, Expectation
     from airflow_trident.operations.windows import WindowConfig
     from airflow_trident.topology.verbs.window import WindowOptions
 
@@ -85,6 +86,20 @@ class TupleStream(StreamBase):
         A repeated attempt calls it again for the same tuple. Without `inputs` it gets all fields.
         """
         return rows.peek(self, inputs, consumer)
+
+    def expect(self, *rules: Expectation | BatchCheck) -> Self:
+        """Gate each batch by rules about the tuples here, which pass on unchanged: ``expect(expect("paid", col("cents")
+        > 0), check("volume", "row_count", geq_to=1))``, with `expect` and `check` of `airflow_trident.functions`.
+
+        The rules are measured in the pass that processes the batch. If one of severity ``error`` does not hold, the
+        transaction is FAILED (GateFailedError) before anything of it is published.
+
+        :raises PlanError: two rules have one name, or the stream belongs to the commit phase or to a query.
+        :raises FieldError: a field is unknown, or of a type that the rule cannot take.
+        """
+        from airflow_trident.topology.verbs import expectations
+
+        return expectations.expect(self, rules)
 
     def apply_assembly(self, assembly: Callable[[Self], Self]) -> Self:
         """Apply a function, or an object with ``apply(stream)``, to this stream (Trident: Assembly)."""

@@ -30,6 +30,7 @@ from tests.contracts.conftest import EVERY_PRODUCT
 from tests.fixtures.choice import CHOICES
 from tests.fixtures.engine import TOPOLOGIES, JobOf, keep, lines, run, slow, staged, without_data
 from tests.fixtures.failing import FAILING, DamagedSpout
+from tests.fixtures.gates import GATED, gated_before_a_limit, gated_behind_a_query, gated_reading
 from tests.fixtures.life import Txid, operations_with_a_life
 from tests.fixtures.spark import spark_release
 from tests.fixtures.vector import vectors
@@ -58,7 +59,7 @@ def engine(request: pytest.FixtureRequest) -> Engine:
     return found
 
 
-ALL = TOPOLOGIES | VERBS | CHOICES | {"vectors": vectors, "operations_with_a_life": operations_with_a_life}
+ALL = TOPOLOGIES | VERBS | CHOICES | GATED | {"vectors": vectors, "operations_with_a_life": operations_with_a_life}
 ON_CONNECT = (
     *("word_count", "word_count_in_the_jvm", "merge_and_diamond", "joins", "with_a_stream_without_data"),
     *("maps_and_structs", "times_and_intervals"),
@@ -88,6 +89,15 @@ def test_the_largest_of_long_decimals_is_found_without_a_second_run(spark_engine
     spark_engine.run(replace(job_of(CHOICES["best_by_long_decimals"]), progress=told.append))
     assert told
     assert not [line for line in told if "again" in line]
+
+
+def test_what_spark_need_not_compute_is_measured_all_the_same(spark_engine: Engine, job_of: JobOf) -> None:
+    """A limit ends a pass before it has seen its rows."""
+    limited, queried = (spark_engine.run(job_of(build)) for build in (gated_before_a_limit, gated_behind_a_query))
+    whole = OracleEngine().run(job_of(gated_reading)).checks
+    assert limited.checks == {name: number for name, number in whole.items() if name in limited.checks}
+    assert len(limited.checks) == len(whole) - 1
+    assert queried.checks["q row_count"] == {"rows": 4, "value": 4}
 
 
 def test_partitions_meet_where_spark_unites_small_ones(spark_session: Any, spark_engine: Engine, job_of: JobOf) -> None:

@@ -20,6 +20,7 @@ from tests.contracts.conftest import EVERY_PRODUCT
 from tests.contracts.test_engine import ALL as ONE_BY_ONE
 from tests.fixtures.choice import CHOICES
 from tests.fixtures.engine import TOPOLOGIES, JobOf, keep, lines, run, slow
+from tests.fixtures.gates import gated_before_a_limit, gated_behind_a_query
 from tests.fixtures.group import (
     MORE,
     by_key,
@@ -54,6 +55,10 @@ def _coalesces(build: Callable[[Topology], None]) -> bool:
 ALL = {**ONE_BY_ONE, **CHOICES, **MORE}
 SOME = (
     *MORE,
+    "gated_reading",
+    "gated_before_groups_in_the_jvm",
+    "gated_behind_a_repartition",
+    "gated_twice_before_a_fork",
     "best_of_groups_beside_others",
     "word_count",
     "word_count_in_the_jvm",
@@ -80,6 +85,16 @@ def test_a_group_gives_each_transaction_what_it_gives_alone(engine: Engine, name
     assert any(given[1].values())
     assert given == {job.slot.txid: run(alone, job) for job in jobs}
     assert [one.rows_read for one in manifest.members] == [alone.run(job).rows_read for job in jobs]
+
+
+@pytest.mark.parametrize("build", [gated_before_a_limit, gated_behind_a_query])
+def test_what_spark_need_not_compute_is_measured_for_each_of_a_group(
+    spark_engine: Engine, job_of: JobOf, build: Callable[[Topology], None]
+) -> None:
+    jobs = group_of(job_of, build)
+    members = spark_engine.run_group(jobs).members
+    assert [member.checks for member in members] == [spark_engine.run(job).checks for job in jobs]
+    assert members[0].checks != members[1].checks
 
 
 def test_by_key_a_group_gives_what_its_rows_are_once_they_are_merged(engine: Engine, job_of: JobOf) -> None:

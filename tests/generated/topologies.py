@@ -13,13 +13,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cmp_to_key
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from hypothesis import strategies as st
 
 from airflow_trident import Count, FixedBatchSpout, Max, Min, Stream, Sum, Topology
-from airflow_trident.functions import Average, CollectSet, CountDistinct, MaxBy, Percentile, Variance
+from airflow_trident.functions import Average, CollectSet, CountDistinct, MaxBy, Percentile, Variance, check, expect
 from airflow_trident.operations.expressions import coalesce, col, concat, explode, length, split, when
-from tests.fixtures.engine import keep
+from airflow_trident.operations.rules import written
+from tests.fixtures.engine import CHECKS, keep
 from tests.generated.in_python import (
     ABOUT,
     about_pairs,
@@ -105,6 +107,8 @@ def build(
         if place not in used:
             keep(result.stream.project("k, n, x"), f"state_{place}")
             expected[f"state_{place}"] = result.rows
+    if GATES.get(topology):
+        expected[CHECKS] = GATES[topology]
     return expected
 
 
@@ -162,6 +166,42 @@ def map_(topology: Topology, one: Made, other: Made, variant: int) -> Made:
     if variant % 2:
         return Made(stream.flat_map(doubled), [new for row in one.rows for new in doubled(*row)])
     return Made(stream.map(turned), [turned(*row) for row in one.rows])
+
+
+GATES: WeakKeyDictionary[Topology, list[tuple[str, int, Any]]] = WeakKeyDictionary()
+"""What the checks of a topology must measure: rule, rows, value."""
+
+
+def gate(topology: Topology, one: Made, other: Made, variant: int) -> Made:
+    """Rules that no batch fails by: what they measure is known, and every tuple passes on."""
+    gates, rules = GATES.setdefault(topology, []), list[Any]()
+    if len(gates) > 40:
+        return one
+    ks, ns, xs = ([row[place] for row in one.rows] for place in range(3))
+    n_values, x_values = ([value for value in column if value is not None] for column in (ns, xs))
+    of_a = [row for row in one.rows if row[0] == "a"]
+    choices: list[tuple[Callable[[str], Any], int, Any]] = [
+        (lambda name: expect(name, col("n") > 0, severity="warn"), len(ns), sum(not (n or 0) > 0 for n in ns)),
+        (lambda name: expect(name, is_short, inputs="k", severity="warn"), len(ks), sum(not is_short(k) for k in ks)),
+        (lambda name: _warn(name, "row_count"), len(ks), len(ks)),
+        (lambda name: _warn(name, "row_count", where=col("k") == "a"), len(of_a), len(of_a)),
+        (lambda name: _warn(name, "null_count", "x"), len(xs), len(xs) - len(x_values)),
+        (lambda name: _warn(name, "unique_violations", "n"), len(ns), len(n_values) - len(set(n_values))),
+        (lambda name: _warn(name, "distinct_count", "x"), len(xs), len(set(map(repr, x_values)))),
+        (lambda name: _warn(name, "sum", "n"), len(ns), sum(n_values) if n_values else None),
+        (lambda name: _warn(name, "max", "x"), len(xs), written(largest(one.rows))),
+        (lambda name: _warn(name, "min", "n"), len(ns), min(n_values, default=None)),
+        (lambda name: _warn(name, "mean", "x"), len(xs), written(mean(one.rows))),
+    ]
+    for place in (variant, variant + 1, variant + 5):
+        rule, rows, value = choices[place % len(choices)]
+        gates.append((f"rule {len(gates)}", rows, value))
+        rules.append(rule(gates[-1][0]))
+    return Made(one.stream.expect(*rules), one.rows)
+
+
+def _warn(name: str, what: str, column: str | None = None, **more: Any) -> Any:
+    return check(name, what, column, leq_to=0, severity="warn", **more)
 
 
 def repartition(topology: Topology, one: Made, other: Made, variant: int) -> Made:
@@ -329,6 +369,7 @@ VERBS: tuple[Callable[[Topology, Made, Made, int], Made], ...] = (
     filter_function,
     filter_expression,
     vectorised,
+    gate,
     map_,
     repartition,
     repartition,

@@ -136,6 +136,23 @@ def test_show_says_what_a_transaction_waits_for(site: Site) -> None:
     assert "never began transaction 9; the next one is 4" in never.error
 
 
+def test_the_verdicts_of_rules_are_shown_by_transaction(site: Site) -> None:
+    verdict = {"value": 3, "rows": 7, "verdict": "failed", "rule": "0a1b2c3d", "limit": "== 0"}
+    with site.ledger() as ledger:
+        ledger.register(site.topology.definition())
+        for number in (1, 2):
+            single.begin(ledger, Claim(key=str(number)), lambda _txid, _position: {"lines": {}}, max_pending=2)
+        ledger.fail(2, single.attempt(ledger, 2, owner="a test").attempt, "in vain", checks={"positive": verdict})
+    as_json, as_table, none, unknown = site.tridents(
+        "checks words --txid 2 -o json", "checks words", "checks words --txid 1", "checks wrods"
+    )
+    shown = {"txid": 2, "status": "FAILED", "rule": "positive", "verdict": "failed", "value": 3, "limit": "== 0"}
+    assert as_json.json() == [{**shown, "rows": 7}]
+    assert "positive" in as_table.out
+    assert none.out == "transaction 1 of topology words: no rule was judged\n"
+    assert (unknown.code, "no ledger of a topology 'wrods'" in unknown.error) == (1, True)
+
+
 def test_export_writes_the_whole_ledger_to_a_file_or_to_standard_output(site: Site) -> None:
     site.run_all()
     with site.ledger() as ledger:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -258,7 +258,9 @@ class OracleLedger(OracleStates, OracleGroups, OraclePartitions):
             self._list_as(self._late if record.txid <= self._committed else self._replaying, record.txid)
         if record.position != old:
             self._invalidate_above(record.txid)
-        return self._store(record, status=target, attempt=record.attempt + 1, staged=None, owner=owner, plan=plan)
+        return self._store(
+            record, status=target, attempt=record.attempt + 1, staged=None, owner=owner, plan=plan, checks={}
+        )
 
     def _with_batch(self, record: TxRecord, metadata_of: MetadataOf | None) -> TxRecord:
         definition = self.topology().definition
@@ -282,7 +284,8 @@ class OracleLedger(OracleStates, OracleGroups, OraclePartitions):
             return record
         self._replaying.discard(done.txid)
         status = move(record.status, Status.PROCESSED, txid=done.txid)
-        return self._store(record, status=status, staged=done.staged, error="", first_error="")
+        checks = dict(done.staged.checks)
+        return self._store(record, status=status, staged=done.staged, error="", first_error="", checks=checks)
 
     def _gate(self, member: int | TxRecord, owner: Owner | str) -> CommitTicket:
         txid = member.txid if isinstance(member, TxRecord) else member
@@ -317,7 +320,16 @@ class OracleLedger(OracleStates, OracleGroups, OraclePartitions):
         self._pass_skipped()
         return done, True
 
-    def fail(self, txid: int, attempt: int, error: str, *, retry: bool = False, skip: str = "") -> TxRecord:
+    def fail(
+        self,
+        txid: int,
+        attempt: int,
+        error: str,
+        *,
+        retry: bool = False,
+        skip: str = "",
+        checks: Mapping[str, Json] | None = None,
+    ) -> TxRecord:
         with self._changed:
             record = self._of_attempt(txid, attempt)
             over = record.with_error(error).with_past_attempt(ended_ms=_now_ms(), error=error)
@@ -328,7 +340,7 @@ class OracleLedger(OracleStates, OracleGroups, OraclePartitions):
             if record.status is not Status.FAILED:
                 target = move(record.status, Status.FAILED, txid=txid)
                 self._list_as(self._failed, txid)
-                record = self._store(over, status=target)
+                record = self._store(over, status=target, checks=over.checks if checks is None else dict(checks))
             return self.skip(txid, skip) if skip and not (record.touched or record.invalidated) else record
 
     # ---- the rest ----------------------------------------------------------------------------------------------

@@ -7,9 +7,11 @@ partition.
 from __future__ import annotations
 
 import datetime
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from decimal import Decimal
+from fractions import Fraction
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -27,11 +29,15 @@ from airflow_trident.engine.fused.aggregate import (
 from airflow_trident.engine.fused.joins import multi_reduce
 from airflow_trident.engine.state_queries import state_query
 from airflow_trident.io.arrow import arrow_schema, python_values, rows_to_table, table_to_rows
+from airflow_trident.operations.equality import canonical
 from airflow_trident.operations.evaluate import bind
+from airflow_trident.operations.expressions import Expression
 from airflow_trident.operations.interfaces import CustomGrouping, OperationContext, VectorFilter, VectorFunction
+from airflow_trident.operations.rules import BatchCheck, Expectation, Measure, Rule, written
 from airflow_trident.operations.user_code import Border, called, kept, prepared
 from airflow_trident.operations.user_functions import callable_of, function_name
 from airflow_trident.plan.nodes import (
+    CheckNode,
     EachNode,
     FilterNode,
     FinalAggregateNode,
@@ -51,7 +57,7 @@ from airflow_trident.plan.nodes import (
 from airflow_trident.plan.stages import Stage
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest
-from airflow_trident.types import select
+from airflow_trident.types import WHOLE_TYPES, Json, Schema, names_of, select
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,11 +77,25 @@ class OracleEngine(Engine):
     def run(self, job: Job) -> Manifest:
         area = StagingArea(job.staging_root)
         rows_read = Counter[str]()
-        files = [area.write(job.slot, name, table) for name, table in self.tables(job, rows_read)]
-        return Manifest(slot=job.slot, files=tuple(files), rows_read=rows_read.total(), sinks=job.plan.staged_fields)
+        checked: dict[str, list[Row]] = {}
+        files = [area.write(job.slot, name, table) for name, table in self.tables(job, rows_read, checked)]
+        return Manifest(
+            slot=job.slot,
+            files=tuple(files),
+            rows_read=rows_read.total(),
+            sinks=job.plan.staged_fields,
+            checks=checks_of(job, checked),
+        )
 
-    def tables(self, job: Job, rows_read: Counter[str] | None = None) -> Iterator[tuple[str, pa.Table]]:
+    def tables(
+        self,
+        job: Job,
+        rows_read: Counter[str] | None = None,
+        checked: dict[str, list[Row]] | None = None,
+    ) -> Iterator[tuple[str, pa.Table]]:
         """The rows for each sink, not staged.
+
+        :param checked: gets the rows that pass each check node.
 
         :param rows_read: gets the number of tuples of each source.
         """
@@ -86,7 +106,9 @@ class OracleEngine(Engine):
                 rows_read[stage.source.name] += sum(map(len, partitions))
             if stage.exchange is not None:
                 partitions = self._exchange(stage.exchange, partitions, stage.count(self._partitions), job)
-            partitions = [_run(stage, job, index, len(partitions), rows) for index, rows in enumerate(partitions)]
+            partitions = [
+                _run(stage, job, index, len(partitions), rows, checked) for index, rows in enumerate(partitions)
+            ]
             results.append(partitions)
             for sink in stage.sinks:
                 yield sink.name, rows_to_table(sink.schema, list(chain.from_iterable(partitions)))
@@ -181,13 +203,78 @@ def _united(union: UnionNode, inputs: list[list[Partition]]) -> list[Partition]:
     return united
 
 
-def _run(stage: Stage, job: Job, index: int, count: int, rows: Iterable[Row]) -> Partition:
+def checks_of(job: Job, checked: dict[str, list[Row]]) -> dict[str, Json]:
+    """The number of each rule, from the rows themselves."""
+    return {
+        rule.name: _number(rule, node.schema, checked.get(node.name, []))
+        for node in job.plan.check_nodes
+        for rule in node.rules
+    }
+
+
+def _number(rule: Rule, schema: Schema, rows: list[Row]) -> dict[str, Json]:
+    def holds(expression: Expression, row: Row) -> bool:
+        values = (row[names_of(schema).index(name)] for name in expression.reads)
+        return bind(expression, schema)(*values) is True
+
+    if isinstance(rule, Expectation):
+        return {"rows": len(rows), "value": sum(not holds(rule.condition, row) for row in rows)}
+    assert isinstance(rule, BatchCheck)
+    counted = [row for row in rows if rule.only is None or holds(rule.only, row)]
+    if rule.column is None:
+        return {"rows": len(counted), "value": len(counted)}
+    place = names_of(schema).index(rule.column)
+    column = [row[place] for row in counted]
+    values = [canonical(value) for value in column if value is not None]
+    return {"rows": len(counted), "value": written(_value(rule.what, schema[place].type, column, values))}
+
+
+def _value(what: Measure, type_text: str, column: list[Any], values: list[Any]) -> Any:
+    different = len({repr(value) for value in values})
+    match what:
+        case Measure.NULL_COUNT:
+            return len(column) - len(values)
+        case Measure.NULL_RATIO:
+            return (len(column) - len(values)) / len(column) if column else None
+        case Measure.DISTINCT_COUNT:
+            return different
+        case Measure.UNIQUE_VIOLATIONS:
+            return len(values) - different
+    if not values:
+        return None
+    if what in (Measure.MIN, Measure.MAX):
+        choose = min if what is Measure.MIN else max
+        return choose(values, key=lambda value: (value != value, 0 if value != value else value))
+    by = 1 if what is Measure.SUM else len(values)
+    odd = [value for value in values if isinstance(value, float) and not math.isfinite(value)]
+    if odd:
+        return sum(odd)
+    exact = sum(map(Fraction, values), Fraction(0)) / by
+    is_whole = exact.denominator == 1 and type_text in WHOLE_TYPES
+    if isinstance(values[0], Decimal) and what is Measure.SUM:
+        return sum(values, Decimal(0))
+    return int(exact) if is_whole else float(exact)
+
+
+def _run(
+    stage: Stage,
+    job: Job,
+    index: int,
+    count: int,
+    rows: Iterable[Row],
+    checked: dict[str, list[Row]] | None,
+) -> Partition:
     """Run all processors of a stage over one partition."""
     context = OperationContext(
         partition_index=index, num_partitions=count, txid=job.slot.txid, attempt=job.slot.attempt
     )
     stream: Iterable[Row] = rows
     for node in stage.nodes:
+        if isinstance(node, CheckNode):
+            stream = list(stream)
+            if checked is not None:
+                checked.setdefault(node.name, []).extend(stream)
+            continue
         stream = _node(node, stream, context)
     return list(stream)
 

@@ -28,7 +28,7 @@ from airflow_trident import (
     Topology,
     storm,
 )
-from airflow_trident.functions import Debug, FirstN, Negate
+from airflow_trident.functions import Debug, FirstN, Negate, check, expect
 from airflow_trident.operations.expressions import col, explode, split
 from airflow_trident.operations.interfaces import Collector
 from airflow_trident.plan.graph import Grouping, Sinks, ordered, same
@@ -91,6 +91,15 @@ def diamond(topology: Topology) -> None:
     topology.merge([long, short]).group_by("word").persistent_aggregate(PaperState(), Count(), "n")
 
 
+def _gated(stream: Stream) -> Stream:
+    return stream.expect(
+        expect("positive", col("n") > 0, at_most=0.1),
+        expect("longer", Longer(), inputs="item", severity="warn"),
+        check("volume", "row_count", geq_to=1, less_than=100, where=col("price") > 1),
+        check("items", "unique_violations", "item", equal_to=0),
+    )
+
+
 class Pairs(Aggregator[list[str]]):
     output_types = "string, string"
 
@@ -134,6 +143,8 @@ SHAPES: dict[str, Callable[[Topology], None]] = {
         lines(t).each("line", Split(), "word").group_by("word").persistent_aggregate(PaperState(), Count(), "count")
     ),
     "each_expression": lambda t: persist(lines(t).each(explode(split(col("line"), " ")), "word")),
+    "expect": lambda t: persist(_gated(wide(t).filter(col("n") > 0)).filter(col("price") > 0).project("user")),
+    "expect_behind_a_repartition": lambda t: persist(_gated(wide(t).partition_by("user")).project("user")),
     "filter": lambda t: persist(lines(t).filter("line", Longer()).filter(col("line") != "")),
     "map": lambda t: persist(lines(t).map(shout)),
     "bolt": bolt,

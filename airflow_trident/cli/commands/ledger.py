@@ -91,6 +91,31 @@ def list_(args: Namespace) -> int | None:
     return PROBLEM if args.check and blocks(diagnoses) else OK
 
 
+@trident_command
+def checks(args: Namespace) -> int | None:
+    with open_ledger(args) as ledger:
+        ledger.topology()  # an unknown name is an error here
+        first, last = (args.txid, args.txid) if args.txid is not None else (1, None)
+        records = ledger.transactions(first, last)
+    rows = [check_row(record, rule, verdict) for record in records for rule, verdict in record.checks.items()]
+    about = f"topology {args.topology}" if args.txid is None else f"transaction {args.txid} of topology {args.topology}"
+    print_rows(rows, args.output, empty=f"{about}: no rule was judged")
+    return OK
+
+
+def check_row(record: TxRecord, rule: str, verdict: Any) -> dict[str, Any]:
+    """`value`: the number that was measured; `limit`: what it must be; `rows`: what it is of."""
+    return {
+        "txid": record.txid,
+        "status": str(record.status),
+        "rule": rule,
+        "verdict": verdict["verdict"],
+        "value": verdict["value"],
+        "limit": verdict["limit"],
+        "rows": verdict["rows"],
+    }
+
+
 def plan_changes(records: Iterable[TxRecord]) -> Iterator[str]:
     """A line for each transaction whose plan differs from that of the transaction before it, in order of txids."""
     before = None

@@ -18,6 +18,7 @@ from airflow_trident.engine.fused.aggregate import AggregateStep, aggregate
 from airflow_trident.engine.fused.arrow_expressions import ArrowExpression
 from airflow_trident.engine.fused.frames import BATCH_ROWS, Column, Frame, Guard
 from airflow_trident.engine.fused.joins import join, multi_reduce
+from airflow_trident.engine.fused.measuring import Gauges
 from airflow_trident.engine.key_limit import NO_LIMIT, KeyLimit
 from airflow_trident.engine.state_queries import state_query
 from airflow_trident.errors import UnknownNodeError, is_raised
@@ -30,6 +31,7 @@ from airflow_trident.operations.user_code import Border, as_tuple, prepared
 from airflow_trident.operations.user_functions import callable_of, function_name
 from airflow_trident.plan.graph import Node, ProcessorNode, brings_pass
 from airflow_trident.plan.nodes import (
+    CheckNode,
     EachNode,
     FilterNode,
     FinalAggregateNode,
@@ -90,20 +92,31 @@ class FusedPass:
         return self._keeps()[0]
 
     def __call__(
-        self, batches: Iterable[pa.RecordBatch], context: OperationContext, guard: Guard | None = None
+        self,
+        batches: Iterable[pa.RecordBatch],
+        context: OperationContext,
+        guard: Guard | None = None,
+        gauges: Gauges | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """
         :param guard: wraps the tuples on their way to users' functions; its errors end the pass.
+        :param gauges: what checks measure goes there, and is complete when the pass has ended; None: they measure
+            nothing.
         :raises UserCodeError: a user's function raised, or returned something undeclared.
         :raises ConfigurationError: the partition has more keys than `max_keys` where Python holds them all.
         """
         keeps = self._keeps()
         frames: Iterator[Frame] = (Frame.of_batch(batch, keeps[0]) for batch in batches if batch.num_rows)
         for step, keep in zip(self.steps, keeps[1:], strict=True):
-            at = _At(step.before, keep, context, self.max_keys)
+            at = _At(step.before, keep, context, self.max_keys, gauges)
             frames = _run(step.node, at, frames if guard is None else _guarded(frames, guard))
         for frame in frames:
             yield from frame.batches(self.schema)
+
+    @property
+    def checks(self) -> bool:
+        """Does it measure rules?"""
+        return any(isinstance(step.node, CheckNode) for step in self.steps)
 
     def _keeps(self) -> list[frozenset[str]]:
         """The fields needed before the first step and after each; no others are carried along."""
@@ -127,6 +140,7 @@ class _At:
     keep: frozenset[str]
     context: OperationContext
     max_keys: int
+    gauges: Gauges | None = None
 
 
 def _run(node: Node, at: _At, frames: Iterator[Frame]) -> Iterator[Frame]:
@@ -347,6 +361,14 @@ def _peek(node: PeekNode, at: _At, frames: Iterator[Frame]) -> Iterator[Frame]:
             yield frame.only(at.keep)
 
 
+def _check(node: CheckNode, at: _At, frames: Iterator[Frame]) -> Iterator[Frame]:
+    gauge = at.gauges.gauge(node, at.before, at.context.txid) if at.gauges is not None else None
+    for frame in frames:
+        if gauge is not None and frame.rows:
+            gauge.add(frame)
+        yield frame.only(at.keep)
+
+
 def _project(_: ProjectNode, at: _At, frames: Iterator[Frame]) -> Iterator[Frame]:
     return (frame.only(at.keep) for frame in frames)
 
@@ -378,6 +400,7 @@ RUNS: dict[type[ProcessorNode], Callable[[Any, _At, Iterator[Frame]], Iterator[F
     FilterNode: _filter,
     MapNode: _map,
     PeekNode: _peek,
+    CheckNode: _check,
     ProjectNode: _project,
     StateQueryNode: _state_query,
     MultiReduceStepNode: _multi_reduce,

@@ -22,7 +22,7 @@ from airflow_trident.operations.interfaces import TransformContext
 from airflow_trident.operations.sql import SqlQuery
 from airflow_trident.operations.user_functions import takes_context
 from airflow_trident.plan.graph import Grouping, Node
-from airflow_trident.plan.nodes import TransformNode
+from airflow_trident.plan.nodes import CheckNode, TransformNode
 from airflow_trident.plan.stages import Plan, Stage
 from airflow_trident.process_settings import Watch
 from airflow_trident.types import Field, names_of, parse_type
@@ -44,7 +44,10 @@ def is_told_partitions(plan: Plan, first: Stage, nodes_of_first: Sequence[Node])
     """Does an operation see the number of its partition, while rows are still in the partitions of this stage?"""
     nodes = [*nodes_of_first, *(node for stage in _staying(plan, first) for node in stage.nodes)]
     return any(
-        not may_run_in_jvm(node) and not isinstance(getattr(node, "function", None), FunctionType) for node in nodes
+        not may_run_in_jvm(node)
+        and not isinstance(node, CheckNode)
+        and not isinstance(getattr(node, "function", None), FunctionType)
+        for node in nodes
     )
 
 

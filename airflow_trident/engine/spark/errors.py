@@ -82,8 +82,7 @@ def to_json(error: TridentError) -> dict[str, Json]:
 def from_json(content: Any) -> TridentError:
     """The error that :func:`to_json` wrote; a SparkJobError if its type is not of this package."""
     kind = getattr(errors, str(content["type"]), SparkJobError)
-    error: TridentError = kind(content["message"], content["cure"])
-    error.__dict__.update(content["state"])
+    error = errors.rebuilt(kind, content["message"], content["cure"], content["state"])
     error.outcome = errors.Outcome(error.outcome)  # JSON holds only its text
     for note in content.get("notes", ()):
         error.add_note(note)

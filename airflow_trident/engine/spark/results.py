@@ -82,6 +82,12 @@ def parts_of(written: Callable[[int], pa.Table], state: str, kept_bytes: int) ->
     return [StagedFile(state=state, **row) for row in parts.to_pylist()]
 
 
+def notes_in(table: pa.Table) -> list[bytes]:
+    """The result of a job that only measures: a note of each partition."""
+    notes: list[bytes] = table.column(0).to_pylist()
+    return notes
+
+
 def came_home(parts: Sequence[StagedFile]) -> tuple[pa.Table | None, list[StagedFile]]:
     """The rows of the parts that are no files yet, and the files."""
     import pyarrow as pa

@@ -41,8 +41,17 @@ from airflow_trident.engine.engine import (
     stage_each,
     turned,
 )
-from airflow_trident.engine.fused.passes import FusedPass
+from airflow_trident.engine.fused.measuring import Numbers
+from airflow_trident.engine.fused.passes import FusedPass, PassStep
 from airflow_trident.engine.spark import progress, results
+from airflow_trident.engine.spark.check_notes import (
+    NOTE,
+    CheckNotes,
+    CheckPasses,
+    LeaveNote,
+    MemberChecks,
+    check_notes,
+)
 from airflow_trident.engine.spark.dataframes import (
     is_told_partitions,
     may_see_all,
@@ -70,6 +79,7 @@ from airflow_trident.engine.spark.workers import (
     GroupWork,
     MadeNotes,
     Notes,
+    PartitionPass,
     ReadSplits,
     ReadUnits,
     Unit,
@@ -87,6 +97,7 @@ from airflow_trident.io.places import place_at
 from airflow_trident.plan.coalescing import before_transforms, in_place, merged_by
 from airflow_trident.plan.graph import Grouping, Node, SinkNode, ordered
 from airflow_trident.plan.nodes import (
+    CheckNode,
     EachNode,
     FinalAggregateNode,
     PartialAggregateNode,
@@ -146,12 +157,20 @@ class PlanRun:
     """
     :param native: expressions and built-in aggregations in the JVM; else everything in the Python passes.
     :param notes: for a run that only makes frames: where its workers leave notes.
+    :param checks: for such a run: its passes that measure rules.
     :param beside: how many other runs work in the same job. Each core then has work, though small batches stay in one
         partition, in which nothing that a transform plans needs a shuffle.
     """
 
     def __init__(
-        self, attached: Attached, job: Job, *, native: bool, notes: Notes | None = None, beside: int = 0
+        self,
+        attached: Attached,
+        job: Job,
+        *,
+        native: bool,
+        notes: Notes | None = None,
+        beside: int = 0,
+        checks: CheckPasses | None = None,
     ) -> None:
         self._attached = attached
         self._job = job
@@ -166,15 +185,20 @@ class PlanRun:
         self.sources = JvmSources(attached, job, self._columns)
         self._place = place_at(job.staging_root)
         self._notes: Notes = notes or FolderNotes("")
+        self.checks = checks or CheckPasses(job.plan.stages)
 
     def manifest(self) -> Manifest:
         """Run it, and stage the sinks' rows."""
         try:
-            with notes_of(self._job, local=self._attached.local) as self._notes:
+            local, numbers = self._attached.local, Numbers(self._job.plan.check_nodes)
+            with notes_of(self._job, local=local) as self._notes, check_notes(self._job, local=local) as noted:
+                self.checks.notes = noted
                 with self._naming_what_was_read():
                     files = self._staged()
                 self.sources.require_same()
                 self._notes.require_made_once()
+                if noted is not None:
+                    self.checks.merge_into(numbers, noted.of_each())
                 rows_read = self.rows_read(self._notes.all())
                 rewrites = rewritten(self._attached, self._columns, self._job, files)
         except Exception:
@@ -183,7 +207,14 @@ class PlanRun:
         finally:
             self.release()
         slot, sinks = self._job.slot, self._job.plan.staged_fields
-        return Manifest(slot=slot, files=tuple(files), rows_read=rows_read, sinks=sinks, rewrites=rewrites)
+        return Manifest(
+            slot=slot,
+            files=tuple(files),
+            rows_read=rows_read,
+            sinks=sinks,
+            rewrites=rewrites,
+            checks=numbers.of_each()[0],
+        )
 
     def _staged(self) -> list[StagedFile]:
         """The files of all sinks."""
@@ -427,6 +458,15 @@ class PlanRun:
         return flow.data if flow.work is None else self._map(flow.data, flow.work, flow.schema, flow.subject)
 
     def _map(self, data: DataFrame, work: Work, after: Schema, subject: str) -> DataFrame:
+        if work.nodes is not None and work.nodes.checks and work.checks is None:
+
+            def again(leave: LeaveNote) -> list[bytes]:
+                alone = replace(work, checks=leave, member=self.checks.member, write=None, made=None)
+                return results.notes_in(to_arrow(self._map(data, alone, NOTE, subject)))
+
+            nodes = [step.node for step in work.nodes.steps]
+            leave = self.checks.leaving(nodes, partitions=work.partitions if work.read else None, again=again)
+            work = replace(work, checks=leave, member=self.checks.member)
         call: Any = WorkerPass(ship(work, f"{subject} of topology {self._job.slot.topology!r}"))
         return data.mapInArrow(call, self._columns.ddl(after))
 
@@ -547,8 +587,8 @@ class MemberRuns:
         self._siblings: list[Sibling | None] = []
         self._notes: Notes = FolderNotes("")
 
-    def begin(self, notes: Notes) -> None:
-        """:param notes: of the group's pass."""
+    def begin(self, notes: Notes, noted: CheckNotes | None) -> None:
+        """:param notes, noted: of the group's pass."""
         if not self._transforms:
             return
         self._notes = notes
@@ -560,7 +600,9 @@ class MemberRuns:
             member_notes = _NotesOfOne(notes, _begin_of(job))
             self._siblings.append(sibling)
             others = len(self._jobs) - 1
-            self._runs.append(PlanRun(attached, job, native=self._native, notes=member_notes, beside=others))
+            checks = CheckPasses(job.plan.stages, member=place, notes=noted)
+            run = PlanRun(attached, job, native=self._native, notes=member_notes, beside=others, checks=checks)
+            self._runs.append(run)
 
     def make(self, stage: Stage) -> DataFrame | None:
         """The rows of all transactions: after a transform, without the other nodes of its stage; of a whole stage, if
@@ -609,6 +651,11 @@ class MemberRuns:
         for job, run in zip(self._jobs, self._runs, strict=False):
             with blaming(job.slot.txid):
                 run.sources.require_same()
+
+    def merge_into(self, numbers: Numbers, notes: dict[str, dict[int, list[bytes]]]) -> None:
+        """The numbers of the checks of these runs."""
+        for run in self._runs:
+            run.checks.merge_into(numbers, notes)
 
     def rows_read(self) -> list[int]:
         """Rows read here, of each transaction; -1 if unknown."""
@@ -702,18 +749,25 @@ class GroupRun:
         self._reads: list[ReadUnits] = []
         self._folders = ExitStack()
         self._notes: Notes = FolderNotes("")
+        self._checks = CheckPasses(self._plan.stages)
 
     def manifest(self) -> Manifest:
         """Run it, and stage the sinks' rows."""
         if self._member:  # the session is ours, and all groups of its plan are by transaction
             self._attached.session.conf.set(_SMALL_MAP, "false")
         try:
-            with notes_of(self._last, local=self._attached.local) as self._notes:
-                self._each.begin(self._notes)
+            local, numbers = self._attached.local, Numbers(self._plan.check_nodes, len(self._jobs))
+            with notes_of(self._last, local=local) as self._notes, check_notes(self._last, local=local) as noted:
+                self._checks.notes = noted
+                self._each.begin(self._notes, noted)
                 with self._folders:
                     files, counts = self._staged()
                 self._require_same()
                 self._notes.require_made_once()
+                if noted is not None:
+                    notes = noted.of_each()
+                    self._checks.merge_into(numbers, notes)
+                    self._each.merge_into(numbers, notes)
                 rows_read = self._rows_read()
         except Exception:
             self._require_same()  # else Spark would raise a less clear error
@@ -724,8 +778,8 @@ class GroupRun:
                 with suppress(Exception):
                     kept.unpersist()
         if self._member:
-            return manifest_of_each(self._jobs, files, counts, rows_read)
-        return manifest_of_all(self._jobs, files, rows_read)
+            return manifest_of_each(self._jobs, files, counts, rows_read, numbers.of_each())
+        return manifest_of_all(self._jobs, files, rows_read, numbers.of_each())
 
     def _staged(self) -> tuple[list[StagedFile | None], dict[str, list[int]]]:
         """The files of all sinks; by transaction, also state -> rows of each."""
@@ -810,7 +864,10 @@ class GroupRun:
         if in_place(stage, self._plan.stages):
             places = [place for place, node in enumerate(nodes) if not self._in_jvm(node)]
         for node in nodes[: places[0] if places else len(nodes)]:
-            flow = flow.changed(partial(self._applied, node, flow), node.schema)
+            if isinstance(node, CheckNode):
+                flow = self._checked(flow, node)
+            else:
+                flow = flow.changed(partial(self._applied, node, flow), node.schema)
         if not places:
             return flow
         fused, rest = with_tail(nodes[places[0] :], places[-1] - places[0] + 1)
@@ -820,6 +877,27 @@ class GroupRun:
         chosen = replace(flow, frames=(data,))
         flow = self._passed(chosen, passed.schema, self._tags(stage), fused[0].name, nodes=passed)
         return self._processed(flow, rest, stage)
+
+    def _checked(self, flow: GroupFlow, node: CheckNode) -> GroupFlow:
+        """Measures a check for each transaction apart, where their rows are together."""
+        slots = tuple(job.slot for job in self._jobs)
+        names = names_of((*flow.schema, *self._member))
+        data = flow.data.select(*map(self._columns.named, names))
+
+        def passed(leave: LeaveNote, after: Schema) -> DataFrame:
+            work = MemberChecks(slots, PassStep.of(node), MEMBER.name, leave)
+            call: Any = WorkerPass(ship(PartitionPass(work), f"{node.name} of topology {self._last.slot.topology!r}"))
+            return data.mapInArrow(call, self._columns.ddl(after))
+
+        def again(leave: LeaveNote) -> list[bytes]:
+            return results.notes_in(to_arrow(passed(leave, NOTE)))
+
+        leave = self._checks.leaving([node], partitions=None, again=again)
+        if leave is None:
+            return replace(flow, schema=node.schema)
+        return replace(
+            flow, frames=(passed(leave, (*flow.schema, *self._member)),), schema=node.schema, tags=self._member
+        )
 
     def _applied(self, node: Node, flow: GroupFlow, data: DataFrame) -> DataFrame:
         return self._columns.apply(data, _with_tags(node, flow.tags), flow.columns)
@@ -831,9 +909,19 @@ class GroupRun:
         """
         slots = tuple(job.slot for job in self._jobs)
         work = GroupWork(slots=slots, partitions=flow.partitions, schema=schema, tags=tags, **how)
-        call: Any = WorkerPass(ship(work, f"{subject} of topology {self._last.slot.topology!r}"))
-        data = flow.data.mapInArrow(call, self._columns.ddl((*schema, *tags)))
-        return GroupFlow((data,), schema, tags, flow.partitions)
+
+        def passed(work: GroupWork, after: Schema) -> DataFrame:
+            call: Any = WorkerPass(ship(work, f"{subject} of topology {self._last.slot.topology!r}"))
+            return flow.data.mapInArrow(call, self._columns.ddl(after))
+
+        def again(leave: LeaveNote) -> list[bytes]:
+            return results.notes_in(to_arrow(passed(replace(work, checks=leave, made=None), NOTE)))
+
+        if work.nodes is not None:
+            partitions = len(work.read.packs) if work.read is not None else None
+            nodes = [step.node for step in work.nodes.steps]
+            work = replace(work, checks=self._checks.leaving(nodes, partitions=partitions, again=again))
+        return GroupFlow((passed(work, (*schema, *tags)),), schema, tags, flow.partitions)
 
     def _tags(self, stage: Stage) -> Schema:
         """The tags that later steps need after a Python pass."""

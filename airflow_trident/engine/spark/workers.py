@@ -24,7 +24,7 @@ import uuid
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -35,7 +35,9 @@ from typing import TYPE_CHECKING
 
 from airflow_trident.contracts.spout import Emitter, Split
 from airflow_trident.engine.engine import Job, OwnPartition, blaming, rows_of
+from airflow_trident.engine.fused.measuring import Gauges
 from airflow_trident.engine.fused.passes import FusedPass
+from airflow_trident.engine.spark.check_notes import LeaveNote
 from airflow_trident.engine.spark.errors import SAME_VERSION, to_worker_error
 from airflow_trident.errors import ConfigurationError, ExecutorPackageError, SparkJobError, TridentError
 from airflow_trident.io.arrow import arrow_schema, split_by
@@ -240,7 +242,8 @@ def require_pyarrow() -> None:
 
 @dataclass(frozen=True)
 class Work:
-    """Any of these: read splits (input batches hold their numbers), run nodes, note a partition, write rows."""
+    """Any of these: read splits (input batches hold their numbers), run nodes, note a partition, write rows. `checks`:
+    for nodes that measure rules; `member`: the position of the transaction in its group."""
 
     slot: Slot
     partitions: int
@@ -249,6 +252,8 @@ class Work:
     nodes: FusedPass | None = None
     made: MadeNotes | None = None
     write: WriteParts | None = None
+    checks: LeaveNote | None = None
+    member: int = 0
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with blaming(self.slot.txid):
@@ -268,7 +273,12 @@ class Work:
                 attempt=self.slot.attempt,
                 topology=self.slot.topology,
             )
-            stream = self.nodes(stream, context)
+            gauges = None if self.checks is None else Gauges(self.member)
+            stream = self.nodes(stream, context, gauges=gauges)
+            if self.checks is not None and gauges is not None:
+                stream = self.checks.after(stream, place, [gauges])
+                if self.checks.returns:
+                    return iter(stream)
         if self.made is not None:
             stream = self.made(stream, place)
         if self.write is not None:
@@ -433,6 +443,16 @@ class WriteParts:
         )
 
 
+@dataclass(frozen=True)
+class PartitionPass:
+    """Calls `work` with the batches of a partition, and its number."""
+
+    work: Callable[[Iterable[pa.RecordBatch], int], Iterator[pa.RecordBatch]]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return self.work(batches, partition_here())
+
+
 MEMBER = Field("of transaction", "int")
 """A column with the position of a row's transaction in the group. No field can have this name."""
 PLACE = Field("in partition", "int")
@@ -537,22 +557,30 @@ class GroupWork:
     read: ReadUnits | None = None
     nodes: FusedPass | None = None
     made: MadeNotes | None = field(default=None, kw_only=True)
+    checks: LeaveNote | None = field(default=None, kw_only=True)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        measured: list[Gauges] = []
         if self.read is None and self.nodes is None:
             stream = iter(batches)
         else:
-            stream = self._passed(units_of(batches) if self.read is None else self.read(batches))
+            stream = self._passed(units_of(batches) if self.read is None else self.read(batches), measured)
+        if self.checks is not None:
+            stream = self.checks.after(stream, partition_here(), measured)
+            if self.checks.returns:
+                return stream
         return as_spark_has_it(
             stream if self.made is None else self.made(stream, partition_here()), (*self.schema, *self.tags)
         )
 
-    def _passed(self, parts: Iterable[UnitRows]) -> Iterator[pa.RecordBatch]:
+    def _passed(self, parts: Iterable[UnitRows], measured: list[Gauges]) -> Iterator[pa.RecordBatch]:
         for member, place, rows in parts:
             with blaming(self.slots[member].txid):
-                yield from self._tagged(self._through(member, place, rows), member, place)
+                yield from self._tagged(self._through(member, place, rows, measured), member, place)
 
-    def _through(self, member: int, place: int, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _through(
+        self, member: int, place: int, rows: Iterator[pa.RecordBatch], measured: list[Gauges]
+    ) -> Iterator[pa.RecordBatch]:
         if self.nodes is None:
             return rows
         slot = self.slots[member]
@@ -563,7 +591,10 @@ class GroupWork:
             attempt=slot.attempt,
             topology=slot.topology,
         )
-        return self.nodes(rows, context)
+        gauges = Gauges(member)
+        if self.checks is not None:
+            measured.append(gauges)
+        return self.nodes(rows, context, gauges=gauges if self.checks is not None else None)
 
     def _tagged(self, batches: Iterable[pa.RecordBatch], member: int, place: int) -> Iterator[pa.RecordBatch]:
         if not self.tags:

@@ -5,9 +5,10 @@ Verbs that name an attempt raise StaleAttemptError and change nothing if it is n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from airflow_trident.errors import TransitionError
 from airflow_trident.ledger.answers import MetadataOf, Processed, StagedAttempt
@@ -20,6 +21,7 @@ from airflow_trident.ledger.verbs.group_steps import Together, require_order
 from airflow_trident.ledger.verbs.opaque import invalidated_above, of_next_attempt, rewrite
 from airflow_trident.ledger.verbs.partitions import require_may_come
 from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket, Owner, Status, TxRecord
+from airflow_trident.types import Json
 
 
 def attempt(
@@ -91,7 +93,8 @@ def _new_attempt(
 ) -> Change[TxRecord]:
     chosen = of_next_attempt(snap, tx, metadata_of)
     over = chosen.with_past_attempt()
-    record = common.moved(snap, over, Status.PROCESSING, attempt=tx.attempt + 1, staged=None, owner=owner, plan=plan)
+    afresh: dict[str, Any] = {"attempt": tx.attempt + 1, "staged": None, "checks": {}}
+    record = common.moved(snap, over, Status.PROCESSING, owner=owner, plan=plan, **afresh)
     later = [] if chosen.position == tx.position else invalidated_above(snap, tx.txid)
     writes: list[Write] = [write for changed in (record, *later) for write in rewrite(snap, changed)]
     if replays:
@@ -133,8 +136,8 @@ def _processed(snap: Snapshot, *, done: StagedAttempt) -> Change[TxRecord] | Unc
         raise never_attempted(txid)
     if tx.staged == staged:
         return Unchanged(tx)
-    kept = replace(staged, content=b"")
-    record = common.moved(snap, tx, Status.PROCESSED, staged=kept, error="", first_error="")
+    kept = replace(staged, content=b"", checks={})
+    record = common.moved(snap, tx, Status.PROCESSED, staged=kept, error="", first_error="", checks=dict(staged.checks))
     listed = txid in snap.exceptions().replaying
     off = common.exceptions_write(snap, txid, "") if listed else ()
     writes = (snap.set_tx(record), *off, *snap.staged_chunk(staged))
@@ -144,19 +147,27 @@ def _processed(snap: Snapshot, *, done: StagedAttempt) -> Change[TxRecord] | Unc
 
 
 def fail(
-    snap: Snapshot, txid: int, attempt: int, error: str, *, retry: bool = False, skip: str = ""
+    snap: Snapshot,
+    txid: int,
+    attempt: int,
+    error: str,
+    *,
+    retry: bool = False,
+    skip: str = "",
+    checks: Mapping[str, Json] | None = None,
 ) -> Change[TxRecord] | Unchanged[TxRecord]:
     """Notes on the record that the attempt failed. Without a retry: -> FAILED.
 
     :param retry: another attempt will come: the status stays PROCESSING or COMMITTING.
     :param skip: why it is SKIPPED in the same step if there is no retry: whoever waits must not see it FAILED in
         between, and end for that. It stays FAILED if a state may hold it, or if it has no batch to leave out.
+    :param checks: the verdicts, if it failed by these; None: the record keeps what it has.
     :raises TransitionError: there is no attempt at work that could be tried again.
     """
     if retry:
         return _noted(snap, txid, attempt, error)
     together = Together(snap)
-    record = together.then(partial(_failed, txid=txid, attempt=attempt, error=error))
+    record = together.then(partial(_failed, txid=txid, attempt=attempt, error=error, checks=checks))
     if skip and not record.touched and not record.invalidated:
         record = together.then(partial(topology.skip, txid=txid, reason=skip))
     return together.change(record)
@@ -172,11 +183,14 @@ def _noted(snap: Snapshot, txid: int, attempt: int, error: str) -> Change[TxReco
     return Change(writes=(snap.set_tx(record),), witness=snap.paths.tx(txid), result=record)
 
 
-def _failed(snap: Snapshot, *, txid: int, attempt: int, error: str) -> Change[TxRecord] | Unchanged[TxRecord]:
+def _failed(
+    snap: Snapshot, *, txid: int, attempt: int, error: str, checks: Mapping[str, Json] | None
+) -> Change[TxRecord] | Unchanged[TxRecord]:
     tx = common.of_attempt(snap, txid, attempt)
     if tx.status is Status.FAILED:
         return Unchanged(tx)
     over = tx.with_error(error).with_past_attempt(ended_ms=snap.now_ms, error=error)
-    record = common.moved(snap, over, Status.FAILED)
+    kept = over.checks if checks is None else dict(checks)
+    record = common.moved(snap, over, Status.FAILED, checks=kept)
     writes = (snap.set_tx(record), *common.exceptions_write(snap, txid, "failed"))
     return Change(writes=writes, witness=snap.paths.tx(txid), result=record)

@@ -146,6 +146,7 @@ def refresh(
         metadata=new,
         attempt=tx.attempt + 1,
         staged=None,
+        checks={},
         owner=NOBODY,
         error="",
         first_error="",

@@ -16,6 +16,7 @@ from typing import TypeAlias
 from airflow_trident.engine.engine import Engine, Job
 from airflow_trident.errors import (
     FencedError,
+    GateFailedError,
     InvalidatedError,
     Outcome,
     PassedOverError,
@@ -361,7 +362,14 @@ class Passes:
         meanwhile are left to them. Then a batch merged by key counts for nobody."""
         plan = self.topology.compile()
         require_mergeable(manifest, plan, self.attempts.max_merge_rows)
-        staged = publish(manifest, self.staging_root, plan, self.ledger.chunk_bytes)
+        staged = publish(
+            manifest,
+            self.staging_root,
+            plan,
+            self.ledger.chunk_bytes,
+            self.progress,
+            enforce=not any(record.touched for record in records),
+        )
         try:
             if not self._gated(records, manifest, staged):
                 record_processed(self.ledger, records, staged)
@@ -379,7 +387,13 @@ class Passes:
 
     def _group_failed(self, records: Sequence[TxRecord], error: Exception) -> None:
         """The error of a group says nothing about any one transaction, unless it names one: that one runs alone, and
-        the others again."""
+        the others again. Of one that broke rules all that did are known: they are over, and the others run again."""
+        if isinstance(error, GateFailedError) and error.others:
+            broken = [record for record in records if record.txid in error.others]
+            for record in broken:
+                self._failed(record, error.others[record.txid])
+            self.again(still_ours(self.ledger, [record for record in records if record not in broken]))
+            return
         self.size.failed()
         parts = parts_of(records, getattr(error, "txid", None))
         how = " and ".join(named(part) for part in parts)
