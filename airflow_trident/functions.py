@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from airflow_trident.public_names import public_name, public_names
 
 if TYPE_CHECKING:
-    from airflow_trident.operations.aggregators import ApproxCountDistinct as ApproxCountDistinct
     from airflow_trident.operations.aggregators import Average as Average
     from airflow_trident.operations.aggregators import CollectList as CollectList
     from airflow_trident.operations.aggregators import CollectSet as CollectSet
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from airflow_trident.operations.aggregators import StandardDeviation as StandardDeviation
     from airflow_trident.operations.aggregators import Sum as Sum
     from airflow_trident.operations.aggregators import Variance as Variance
+    from airflow_trident.operations.approximate_counts import ApproxCountDistinct as ApproxCountDistinct
     from airflow_trident.operations.builtin import Debug as Debug
     from airflow_trident.operations.builtin import Equals as Equals
     from airflow_trident.operations.builtin import FilterNull as FilterNull
