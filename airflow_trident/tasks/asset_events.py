@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +73,21 @@ def partition_key(topology: str, txid: int) -> str:
     return f"{topology}/{txid:019d}"
 
 
+def _keys_of(topology: Topology, ledger: Ledger, txids: Txids, records: Mapping[int, TxRecord]) -> dict[int, str]:
+    """The partition key of the event of each transaction. In a bound topology that is its partition. Of a pruned one
+    the index has it, unless the partition has had two others since: then the event is no longer needed."""
+    if topology.partitions is None:
+        return {txid: partition_key(topology.name, txid) for txid in txids}
+    keys: dict[int, str] = {}
+    if any(txid not in records for txid in txids):
+        entries = ledger.partitions().items()
+        keys = {txid: key for key, entry in entries for txid in (entry.before, entry.tx) if txid in txids}
+    for txid, record in records.items():
+        if record.partition is not None:
+            keys[txid] = record.partition.key
+    return {txid: keys[txid] for txid in txids if txid in keys}
+
+
 def begin(topology: Topology, ledger: Ledger) -> None:
     """Called before a task commits that neither drains nor replays: those do this themselves."""
     from airflow_trident.runtime.outcomes import ask_for_events, register
@@ -102,26 +117,31 @@ def bring(task: BaseOperator, topology: Topology, ledger: Ledger, context: Conte
         if assigned
         else {}
     )
+    keys = _keys_of(topology, ledger, assigned, records)
     closed = assigned & Txids.of(*(txid for txid, record in records.items() if record.status is Status.CLOSED))
-    if closed:
-        settle(ledger, txids=closed, by=by)
-    assigned = assigned - closed
+    needless = closed | (assigned - Txids.of(*keys))
+    if needless:
+        settle(ledger, txids=needless, by=by)
+    assigned = assigned - needless
     # Airflow writes an event for each outlet of a successful task, so the asset is an outlet only if it has events.
     task.outlets = [*(outlet for outlet in task.outlets if outlet != asset), *([asset] if assigned else [])]
     for txid in assigned:
         extra = event_extra(topology.name, ledger.paths().incarnation, txid, records.get(txid))
-        add_partition_event(context, asset, partition_key(topology.name, txid), extra)
+        add_partition_event(context, asset, keys[txid], extra)
     if assigned:
         _log.info("asset %s: %d events, of transactions %s", asset.name, len(assigned), assigned)
     return assigned
 
 
 def event_extra(topology: str, incarnation: str, txid: int, record: TxRecord | None) -> dict[str, Any]:
-    """The `extra` of an event. `rows`: by state; `position`: stream -> its last metadata, left out if it is long."""
+    """The `extra` of an event. `rows`: by state; `position`: stream -> its last metadata, left out if it is long.
+    `partition` and `n`: the key of a partition, and the number of its transaction."""
     extra: dict[str, Any] = {"topology": topology, "incarnation": incarnation, "txid": txid}
     if record is None:
         return {**extra, "pruned": True}
     extra["attempt"] = record.attempt
+    if record.partition is not None:
+        extra |= {"partition": record.partition.key, "n": record.partition.n}
     if record.staged is not None:
         extra |= {"rows_read": record.staged.rows_read, "rows": dict(record.staged.rows)}
     if len(json.dumps(record.position)) <= POSITION_CHARACTERS:

@@ -42,7 +42,7 @@ BATCH_FACET = "trident_batch"
 
 @define
 class TridentTransactionsRunFacet(RunFacet):
-    """`transactions`: txid, status, attempt, rows read, rows staged by state, and bytes of the lowest
+    """`transactions`: txid, status, partition, attempt, rows read, rows staged by state, and bytes of the lowest
     `TRANSACTIONS_TOLD`; `count`, `rows_read`: of all."""
 
     topology: str
@@ -86,6 +86,8 @@ def lineage_of(
 
 def _told(record: TxRecord) -> dict[str, Any]:
     summary: dict[str, Any] = {"txid": record.txid, "status": str(record.status)}
+    if record.partition is not None:
+        summary["partition"] = record.partition.key
     if record.attempt != NO_ATTEMPT:
         summary["attempt"] = record.attempt
     if record.staged is not None:
