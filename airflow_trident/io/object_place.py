@@ -84,7 +84,10 @@ class ObstorePlace(RemotePlace):
 
     def names(self, folder: str = "", after: str = "") -> Sequence[str]:
         begin = len(f"{folder}/") if folder else 0
-        return tuple(dict.fromkeys(entry.name[begin:].split("/", 1)[0] for entry in self.list(folder)))
+        names = tuple(dict.fromkeys(entry.name[begin:].split("/", 1)[0] for entry in self.list(folder)))
+        if not names:  # a sink would begin anew
+            self.address.require_store(f"list {folder!r}")
+        return names
 
     def stat(self, name: str) -> PlaceEntry | None:
         doing = f"look at {name!r}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -198,6 +199,23 @@ class ObjectAddress:
         """
         if not self._is_missing_object(error):
             raise self._translated(error, doing, RIGHTS) from None
+
+    def require_store(self, doing: str) -> None:
+        """Call this where an empty listing is an answer: the page of a proxy, for a login or of maintenance, is read as
+        one.
+
+        :raises StoreUnavailableError: there is an object of a name that nobody has given.
+        """
+        try:
+            self.obstore().head(self.store(), f".trident-absent-{secrets.token_hex(8)}")
+        except BaseException as error:
+            if not is_of_driver(error):
+                raise
+            return
+        raise StoreUnavailableError(
+            f"cannot {doing} in {self.where!r}: the answers are those of a page, for a login or of maintenance",
+            "See that the store answers at the endpoint of the connection, and run the task again.",
+        )
 
     def _is_missing_object(self, error: BaseException) -> bool:
         return (

@@ -66,7 +66,7 @@ def error_of(call: Callable[[], object]) -> BaseException | None:
     return None
 
 
-def require_told(error: BaseException, names: str, *, never: bool) -> None:
+def require_told(error: BaseException | None, names: str, *, never: bool) -> None:
     """The error names the thing and a cure.
 
     :param never: a retry would be in vain.
@@ -350,3 +350,32 @@ def test_whatever_a_server_says_from_any_request_on_nothing_is_doubled_or_lost(
                 assert not never or raised.outcome is Outcome.FAIL, (name, number, raised)
             objects.proxy.rule = pass_all
             assert all_steps(objects, f"{name}{number}", tmp_path) == written, (name, number)
+
+
+PAGES = {
+    "of a program": Answer(200, b"<html>Sign in</html>"),
+    "of a file": Answer(
+        200, b"<html>Back soon</html>", {"ETag": '"1"', "Last-Modified": "Sun, 29 Nov 2026 10:00:00 GMT"}
+    ),
+}
+
+
+@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("service", ["bucket", pytest.param("gcs", marks=pytest.mark.rare)])
+def test_a_page_of_a_proxy_is_no_listing_without_objects(
+    service: str, page: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its status is 200, and a client reads it as one."""
+    objects = request.getfixturevalue(service)
+    monkeypatch.setenv(objects.variable, objects.connection(**NO_RETRIES[service]))
+    spec = replace(spec_of("files", tmp_path), factory=FileSink(f"{objects.uri}/out"))
+    with spec.factory.make_state(spec) as state:
+        objects.proxy.rule = lambda _request: PAGES[page]
+        for path in ("/in", "/in/*.txt", "/*", ""):
+            coordinator = FileSpout(f"{objects.uri}{path}").coordinator()
+            raised = error_of(partial(coordinator.initialize_transaction, 1, None))
+            require_told(raised, objects.uri.partition("@")[2], never=False)
+        require_told(error_of(partial(state.apply, ticket(1), batch(spec, *ROWS))), "/out", never=False)
+        objects.proxy.rule = pass_all
+        assert FileSpout(f"{objects.uri}/in").coordinator().initialize_transaction(1, None) is None
+        state.apply(ticket(1), batch(spec, *ROWS))

@@ -10,9 +10,9 @@ import http.client
 import socket
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -50,6 +50,7 @@ class Answer:
 
     status: int
     body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 Rule = Callable[[Request], "Verdict | Answer"]
@@ -146,7 +147,7 @@ class _Handler(BaseHTTPRequestHandler):
         proxy.asked[self.command] += 1
         proxy.harmed += verdict is not Verdict.PASS
         if isinstance(verdict, Answer):
-            self._answer(verdict.status, verdict.body, {})
+            self._answer(verdict.status, verdict.body, verdict.headers)
             return
         if verdict is Verdict.UNAVAILABLE:
             self._answer(503, _SLOW_DOWN, {})

@@ -115,15 +115,16 @@ class ObjectFiles(FileSource):
 
     def _require_folder(self) -> None:
         above, _, name = self.place.prefix.rpartition("/")
-        if not name:
-            return
-        with self._asking(f"look at {name!r}"):
+        parent = replace(self.place, prefix=above)
+        with self._asking(f"look at {name!r}" if name else "list the objects"):
             try:
-                if not self.place.obstore().head(replace(self.place, prefix=above).store(), name)["size"]:
-                    return
+                is_object = bool(name and self.place.obstore().head(parent.store(), name)["size"])
             except FileNotFoundError as error:
                 self.place.require_bucket(error, f"look at {name!r}")
                 return
+            self.place.require_store("list the objects")
+        if not is_object:
+            return
         address = self.place.where
         raise ConfigurationError(
             f"{address!r} is an object, and the path of a FileSpout is a folder or a pattern",
