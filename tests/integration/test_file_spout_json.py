@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import random
 from decimal import Decimal
 from pathlib import Path
 
@@ -129,3 +130,45 @@ def test_one_json_line_may_be_longer_than_a_block(tmp_path: Path) -> None:
 def test_a_damaged_json_file_is_an_error_that_names_the_place(tmp_path: Path, content: str | bytes, said: str) -> None:
     with pytest.raises(DamagedInputError, match=rf"a\.json'(?s:.*){said}"):
         read(written(tmp_path, "a.json", content), format="json", fields="n long, s string")
+
+
+EXTRA = [
+    *(b'"x":1,"x":2', b'"y":"\xff\xfe"', b'"z":"644e5"', b'"z":1.5e3', b'"z":' + b"7" * 60, b'"o":{"a":1,"a":{"b":2}}'),
+    *(b'"o":[{"a":1,"a":2}]', b'"":null', b'"m2":{"k":1,"k":1}', b'"price2":"1e5"'),
+]
+"""What may stand beside the fields, where `extra_columns="ignore"`."""
+
+
+@pytest.mark.parametrize("fields", ["n long, st struct<a:long>", "n long, st struct<a:long>, price decimal(10,2)"])
+@pytest.mark.parametrize("with_map", [False, True])
+def test_what_is_not_declared_changes_nothing_whatever_it_is(tmp_path: Path, fields: str, with_map: bool) -> None:
+    """A number with an exponent, or a map, sends a line through another parser than its neighbours."""
+    draw = random.Random(7)
+    fields += ", m map<string,long>" if with_map else ""
+    for number in range(30):
+        plain, full = [], []
+        for _ in range(draw.randint(1, 5)):
+            parts = [b'"n":%d' % draw.randint(-9, 9)]
+            inner = [b'"a":%d' % draw.randint(0, 9)]
+            parts += [b'"price":%s' % draw.choice([b"1.5", b"15e-1", b'"2e1"'])] if "price" in fields else []
+            parts += [b'"m":{"k":1}'] if with_map else []
+            plain.append(_object([*parts, b'"st":' + _object(inner)]))
+            mixed = [*parts, b'"st":' + _object(draw.sample([*inner, *draw.sample(EXTRA, 2)], 3))]
+            full.append(_object(draw.sample(both := [*mixed, *draw.sample(EXTRA, 3)], len(both))))
+        rows = [
+            read(written(tmp_path, f"{number}.json", b"\n".join(lines)), format="json", fields=fields, **options)
+            for lines, options in ((plain, {}), (full, {"extra_columns": "ignore"}))
+        ]
+        assert rows[0] == rows[1], full
+        twice = _object([b'"n":1', *draw.sample(EXTRA, 2), b'"n":2'])
+        with pytest.raises(DamagedInputError, match=r"in line \d"):
+            read(
+                written(tmp_path, "t.json", b"\n".join([*full, twice])),
+                format="json",
+                fields=fields,
+                extra_columns="ignore",
+            )
+
+
+def _object(parts: list[bytes]) -> bytes:
+    return b"{" + b",".join(parts) + b"}"

@@ -20,7 +20,7 @@ from airflow_trident.io.values import is_unicode
 from airflow_trident.operations.expressions import kind
 from airflow_trident.spouts.files.columns import reading_type
 from airflow_trident.spouts.files.contents import MENDED
-from airflow_trident.spouts.files.json_maps import Real, decimal_in_json, distinct, for_arrow
+from airflow_trident.spouts.files.json_maps import Real, decimal_in_json, decoder, doubled, for_arrow
 from airflow_trident.spouts.files.read_options import FilePart, ReadOptions
 from airflow_trident.spouts.files.reading import advice_on_bytes, chunks_of_lines, damage, parsed_batch
 from airflow_trident.types import INTERVAL, REAL_TYPES, WHOLE_TYPES, has_reals, members
@@ -96,7 +96,7 @@ class _JsonLines:
         rows = 0
         for line in self.chunk.split(b"\n"):
             if text := line.strip(_BLANK):
-                if not isinstance(decode(text.decode()), dict):
+                if not isinstance(decode(text.decode(errors="surrogateescape")), dict):
                     raise ValueError("a line holds no object")
                 rows += 1
         return rows
@@ -134,7 +134,7 @@ class _JsonLines:
         import pyarrow.json as pj
 
         schema = self.reading.schema
-        lines = for_arrow(self.chunk, schema)
+        lines = for_arrow(self.chunk, schema, ignore_extra=self.reading.ignore_extra)
         table = pj.read_json(
             io.BytesIO(lines),
             read_options=pj.ReadOptions(use_threads=False, block_size=len(lines) + 1),
@@ -152,13 +152,13 @@ class _JsonLines:
         """
         :raises DamagedInputError: a line is not one object of the declared fields; it names the first one.
         """
-        decode = json.JSONDecoder(object_pairs_hook=distinct, parse_float=Real).decode
+        decode, on_bytes = decoder(), "surrogateescape" if self.reading.ignore_extra else "strict"
         struct = f"struct<{','.join(f'{field.name}:{field.type}' for field in self.reading.schema)}>"
         for number, line in enumerate(self.chunk.split(b"\n")):
             if not (plain := line.strip(_BLANK)):
                 continue
             try:
-                record = decode(plain.decode())
+                record = decode(plain.decode(errors=on_bytes))
             except UnicodeDecodeError as error:
                 raise self._refused(number, str(error), advice_on_bytes(line)[0]) from error
             except json.JSONDecodeError as error:
@@ -167,6 +167,8 @@ class _JsonLines:
                 raise self._refused(number, str(error)) from error
             if not isinstance(record, dict):
                 raise self._refused(number, f"the line is {_shown(record)} and no object")
+            if why := doubled(record, self.reading.schema):
+                raise self._refused(number, why)
             if why := _misfit(record, struct, "", self.reading.ignore_extra):
                 raise self._refused(number, why, "Declare the fields and types that it has.")
 

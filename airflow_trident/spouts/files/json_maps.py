@@ -38,14 +38,21 @@ _LONG = re.compile(rb"[^0]0{39}")
 _encode = json.JSONEncoder(check_circular=False).encode
 
 
-def for_arrow(lines: bytes, schema: Schema) -> bytes:
+class Doubled(dict[str, Any]):
+    """An object in which names are there twice."""
+
+    twice: tuple[str, ...] = ()
+
+
+def for_arrow(lines: bytes, schema: Schema, *, ignore_extra: bool = False) -> bytes:
     """The lines as Arrow's parser takes them for what they are: all of them rewritten if a field has a map, else those
     with a number that it would change as a decimal.
 
+    :param ignore_extra: leave out what is not declared, whatever it is: the parser does so in the other lines.
     :raises ValueError, ArithmeticError: see :func:`_rewritten`.
     """
     if any("map<" in field.type for field in schema):
-        return _rewritten(lines, schema)
+        return _rewritten(lines, schema, ignore_extra)
     if not any("decimal(" in field.type for field in schema):
         return lines
     parts, done = list[bytes](), 0
@@ -54,7 +61,7 @@ def for_arrow(lines: bytes, schema: Schema) -> bytes:
             continue
         begin, end = lines.rfind(b"\n", 0, at) + 1, lines.find(b"\n", at)
         end = len(lines) if end < 0 else end
-        parts += [lines[done:begin], _rewritten(lines[begin:end], schema)]
+        parts += [lines[done:begin], _rewritten(lines[begin:end], schema, ignore_extra)]
         done = end
     return b"".join([*parts, lines[done:]]) if parts else lines
 
@@ -67,20 +74,25 @@ def _doubtful_numbers(lines: bytes) -> list[int]:
     return sorted(match.start() + 1 for match in (*with_exponent, *long))
 
 
-def _rewritten(lines: bytes, schema: Schema) -> bytes:
+def _rewritten(lines: bytes, schema: Schema, ignore_extra: bool) -> bytes:
     """The lines, with ``{"key": [..], "value": [..]}`` instead of each object that is a map in the schema, and with
     texts of plain digits instead of decimals.
 
     :raises ValueError, ArithmeticError: a line is not JSON, an object has a name twice, or a decimal does not fit.
     """
-    decode = json.JSONDecoder(object_pairs_hook=distinct, parse_float=Real).decode
-    rewrites = {field.name: rewrite for field in schema if (rewrite := _rewrite(field.type)) is not _same}
+    decode = decoder()
+    types = {field.name: field.type for field in schema}
+    rewrites = {name: rewrite for name, of in types.items() if (rewrite := _rewrite(of, ignore_extra)) is not _same}
     written = []
-    for line in lines.decode("utf-8-sig").split("\n"):
+    for line in lines.decode("utf-8-sig", "surrogateescape").split("\n"):
         if not line.strip(" \t\r"):
             continue
         record = decode(line)
         if isinstance(record, dict):
+            if why := doubled(record, schema):
+                raise ValueError(why)
+            if ignore_extra:
+                record = {name: record[name] for name in types if name in record}
             for name, rewrite in rewrites.items():
                 if name in record:
                     record[name] = rewrite(record[name])
@@ -88,30 +100,57 @@ def _rewritten(lines: bytes, schema: Schema) -> bytes:
     return "\n".join(written).encode()
 
 
-def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """:raises ValueError: a name is there twice."""
+def decoder() -> Callable[[str], Any]:
+    """Of a line: numbers have their texts, and objects know what is in them twice."""
+    return json.JSONDecoder(object_pairs_hook=_object, parse_float=Real).decode
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
-    if len(made) != len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} is there twice")
-    return made
+    if len(made) == len(pairs):
+        return made
+    names, object_ = [name for name, _ in pairs], Doubled(made)
+    object_.twice = tuple(name for name in made if names.count(name) > 1)
+    return object_
 
 
-def _rewrite(type_text: str) -> _Rewrite:
+def doubled(record: dict[str, Any], schema: Schema) -> str:
+    """What is wrong with a record in which a declared name is there twice, at any depth; empty: nothing."""
+    twice = next((field.name for field in schema if field.name in getattr(record, "twice", ())), None)
+    if twice is not None:
+        return f"{twice!r} is there twice"
+    return next((why for field in schema if (why := _doubled(record.get(field.name), field.type))), "")
+
+
+def _doubled(value: Any, type_text: str) -> str:
+    parts, shape = members(type_text), kind(type_text)
+    if shape == "struct" and isinstance(value, dict):
+        return doubled(value, parts)
+    if shape == "map" and isinstance(value, Doubled):
+        return f"{value.twice[0]!r} is there twice"
+    if shape in ("map", "array") and isinstance(value, dict | list):
+        inner = value.values() if isinstance(value, dict) else value
+        return next((why for part in inner if (why := _doubled(part, parts[-1].type))), "")
+    return ""
+
+
+def _rewrite(type_text: str, ignore_extra: bool) -> _Rewrite:
     """The function that rewrites values of the type. A value of another shape stays: the parser refuses it."""
-    inner = {member.name: _rewrite(member.type) for member in members(type_text)}
+    inner = {member.name: _rewrite(member.type, ignore_extra) for member in members(type_text)}
     shape = kind(type_text)
     if shape == "decimal":
         return lambda value: _plain_decimal(value, type_text)
-    if shape == "array":
-        element = inner["element"]
-        return lambda value: [element(part) for part in value] if isinstance(value, list) else value
     if shape == "map":
         part = inner["value"]
         return lambda value: _lists(value, part) if isinstance(value, dict) else value
-    if shape == "struct":
-        return lambda value: _members(value, inner) if isinstance(value, dict) else value
-    return _same
+    if shape == "struct" and ignore_extra:
+        return lambda value: _declared(value, inner) if isinstance(value, dict) else value
+    if all(rewrite is _same for rewrite in inner.values()):
+        return _same
+    if shape == "array":
+        element = inner["element"]
+        return lambda value: [element(part) for part in value] if isinstance(value, list) else value
+    return lambda value: _members(value, inner) if isinstance(value, dict) else value
 
 
 def _plain_decimal(value: Any, type_text: str) -> Any:
@@ -138,6 +177,10 @@ def _lists(value: dict[str, Any], inner: _Rewrite) -> dict[str, list[Any]]:
 
 def _members(value: dict[str, Any], inner: dict[str, _Rewrite]) -> dict[str, Any]:
     return {name: inner.get(name, _same)(part) for name, part in value.items()}
+
+
+def _declared(value: dict[str, Any], inner: dict[str, _Rewrite]) -> dict[str, Any]:
+    return {name: rewrite(value[name]) for name, rewrite in inner.items() if name in value}
 
 
 def _same(value: Any) -> Any:
