@@ -33,7 +33,7 @@ from airflow_trident.protocol.records import Claim, Owner
 from airflow_trident.protocol.txids import Txids
 from airflow_trident.settings import parse_txid
 from airflow_trident.tasks.airflow_versions import DEFERS, AirflowRescheduleException
-from airflow_trident.tasks.waits import EMIT, WAITING, Asker, Rank, TaskOfRun, Until, next_look, told_by_dag
+from airflow_trident.tasks.waits import COMMIT, EMIT, WAITING, Asker, Rank, TaskOfRun, Until, next_look, told_by_dag
 from airflow_trident.topology.topology import Topology
 
 if TYPE_CHECKING:
@@ -256,18 +256,44 @@ def incarnation_of_run(task: Any, context: Context) -> str:
     return settings.parse_incarnation(incarnation)
 
 
-def coordinator_above(task: Any) -> str | None:
-    """The task id of the nearest upstream coordinator of the same topology."""
+def coordinator_above(task: Any, topology: str = "") -> str | None:
+    """The task id of the nearest upstream coordinator of the same topology.
+
+    :param topology: its name, for a mapped task, which is not made yet.
+    """
+    wanted = (COORDINATE, topology or task.topology_name)
     seen: set[str] = set()
     level = list(task.upstream_list) if task.has_dag() else []
     while level:
         for task_above in sorted(level, key=lambda task_above: str(task_above.task_id)):
             part = part_of(task_above)
-            if part is not None and (part.phase, part.topology_name) == (COORDINATE, task.topology_name):
+            if part is not None and (part.phase, part.topology_name) == wanted:
                 return part.task_id
         seen |= {task_above.task_id for task_above in level}
         level = [above for task_above in level for above in task_above.upstream_list if above.task_id not in seen]
     return None
+
+
+def require_unskipped(coordinator: Any) -> None:
+    """
+    :raises ConfigurationError: a branch or short circuit can skip tasks of the coordinator's transaction. Airflow would
+        call such a run a success.
+    """
+    name = coordinator.topology_name
+    behind = coordinator.get_flat_relatives(upstream=False) if coordinator.has_dag() else ()
+    for task in behind:
+        if not task.inherits_from_skipmixin or isinstance(task, LedgerTask):
+            continue
+        for skipped in task.get_flat_relatives(upstream=False):
+            part = part_of(skipped)
+            if part is None or part.phase not in (EMIT, COMMIT) or part.topology_name != name:
+                continue
+            if coordinator_above(skipped, name) == coordinator.task_id:
+                raise ConfigurationError(
+                    f"task {task.task_id} can skip {skipped.task_id}, which works on the transaction that "
+                    f"{coordinator.task_id} has begun",
+                    f"Put it before {coordinator.task_id}, or behind the last task of the transaction.",
+                )
 
 
 class TaskPart(NamedTuple):

@@ -35,6 +35,7 @@ from airflow_trident.operators.base import (
     note_assets,
     owner,
     parse_txids,
+    require_unskipped,
 )
 from airflow_trident.operators.coordinating import CoordinatingOperator
 from airflow_trident.operators.engine_operator import EngineOperator
@@ -172,6 +173,8 @@ class TridentCoordinatorOperator(CoordinatingOperator):
             )
         for note in self.topology.compile().notes:
             self.log.warning("%s", note)
+        with airflow_outcome():
+            require_unskipped(self)
         with airflow_outcome(), self.open_ledger() as ledger:
             try:
                 txids = self._txids(context, ledger)

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.providers.standard.operators.python import ShortCircuitOperator
 from airflow.sdk import DAG
 from airflow.sdk.api.datamodels._generated import DagRunType
 from airflow.sdk.exceptions import (
@@ -118,6 +119,35 @@ def test_airflow_tasks_test_takes_no_batch_and_says_which_command_does(site: Sit
         site.operator().execute(context_of("__airflow_temporary_run_2026-01-01T00:00:00+00:00__"))
     with pytest.raises(UnknownTopologyError):
         site.begun()
+
+
+@pytest.mark.parametrize("skipped", ["emit", "turn", "commit"])
+@pytest.mark.parametrize("taken", [{}, {"max_transactions": 3}, {"max_transactions": 3, "group": 2}])
+def test_a_task_that_can_skip_a_part_of_a_transaction_is_refused_before_it_is_begun(
+    site: Site, skipped: str, taken: dict[str, Any]
+) -> None:
+    """Airflow calls a run with skipped tasks a success."""
+    mapped = ".transaction" if taken == {"max_transactions": 3} else ""
+    with DAG("words", schedule=None) as dag:
+        trident_transaction(site.topology, engine="local", **taken)
+        short = ShortCircuitOperator(task_id="short", python_callable=lambda: False)
+        dag.get_task("words.coordinate") >> short >> dag.get_task(f"words{mapped}.{skipped}")
+    coordinate = dag.get_task("words.coordinate")
+    coordinate.open_ledger = site.ledger
+    with pytest.raises(AirflowFailException, match=r"task short can skip words[.a-z]*, which works on the transaction"):
+        coordinate.execute(context_of("scheduled"))
+    with pytest.raises(UnknownTopologyError):
+        site.begun()
+
+
+def test_tasks_that_skip_before_and_behind_a_transaction_are_let_be(site: Site) -> None:
+    with DAG("words", schedule=None) as dag:
+        groups = [trident_transaction(site.topology, engine="local", group_id=name) for name in ("first", "second")]
+        shorts = [ShortCircuitOperator(task_id=f"short{place}", python_callable=lambda: False) for place in range(3)]
+        shorts[0] >> groups[0] >> shorts[1] >> groups[1] >> shorts[2]
+    coordinate = dag.get_task("first.coordinate")
+    coordinate.open_ledger = site.ledger
+    assert coordinate.execute(context_of("scheduled")) == 1
 
 
 @pytest.mark.parametrize("argument", ["depends_on_past", "wait_for_downstream"])
