@@ -195,6 +195,8 @@ ZOOKEEPER = Deadlines(connect_s=15, answer_s=20, where="the extras `connect_dead
 CLUSTERS = Deadlines(connect_s=10, answer_s=10, where="no setting: the next look asks again")
 """Spark's masters, YARN's resource manager and the API server of Kubernetes, asked about drivers."""
 
+REST_CATALOGS = Deadlines(connect_s=5, answer_s=60, where="no setting")
+
 EVERY = {
     "Redis, Valkey": REDIS,
     "Kafka": KAFKA,
@@ -202,5 +204,6 @@ EVERY = {
     "HDFS (WebHDFS)": HDFS,
     "ZooKeeper": ZOOKEEPER,
     "Spark master, YARN, Kubernetes": CLUSTERS,
+    "REST catalogs of Iceberg": REST_CATALOGS,
 }
 """Name in the documents -> its deadlines."""

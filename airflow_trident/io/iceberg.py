@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -17,6 +17,7 @@ from airflow_trident.errors import ConfigurationError, StoreUnavailableError, Tr
 from airflow_trident.io import connections
 from airflow_trident.io.arrow import Calendar, require_fit
 from airflow_trident.io.connections import Connection, require_extra
+from airflow_trident.io.database_limits import REST_CATALOGS
 from airflow_trident.io.datasets import Dataset, iceberg_dataset
 from airflow_trident.io.hadoop import S3_SCHEMES
 from airflow_trident.io.object_place import ObstorePlace
@@ -134,7 +135,7 @@ class IcebergPlace:
 
         def load() -> Any:
             try:
-                return module.load_catalog(self.catalog, **self.resolved().properties)
+                return self._rest_catalog() or module.load_catalog(self.catalog, **self.resolved().properties)
             except ValueError as error:
                 if type(error) is not ValueError:  # an answer of the catalog that makes no sense
                     raise
@@ -145,6 +146,15 @@ class IcebergPlace:
                 ) from None
 
         return self.twice(load)
+
+    def _rest_catalog(self) -> Any:
+        """pyiceberg's client of a REST catalog, with deadlines; None: the catalog is another one."""
+        config: Any = require_extra("pyiceberg.utils.config", EXTRA)
+        properties = {**(config.Config().get_catalog_config(self.catalog) or {}), **self.resolved().properties}
+        kind, uri = str(properties.get("type") or "").lower(), str(properties.get("uri") or "")
+        if (kind != "rest" and (kind or "py-catalog-impl" in properties or not uri.startswith("http"))) or not uri:
+            return None
+        return _rest_in_time()(self.catalog, **properties)
 
     @staticmethod
     def close(catalog: Any) -> None:
@@ -212,6 +222,36 @@ class IcebergPlace:
             if len(value) > _SHORT and name not in ("uri", "warehouse", "type"):
                 text = text.replace(value, "***")
         return text
+
+
+@cache
+def _rest_in_time() -> Any:
+    rest: Any = require_extra("pyiceberg.catalog.rest", EXTRA)
+
+    class RestInTime(rest.RestCatalog):  # type: ignore[misc]
+        """It asks requests without a time limit, already while it is made: for a token, and for its configuration."""
+
+        def _config_headers(self, session: Any) -> None:
+            super()._config_headers(session)
+            _limit(session)
+
+        def _create_session(self) -> Any:
+            session = super()._create_session()
+            _limit(session)  # of adapters that sign requests, too
+            return session
+
+    return RestInTime
+
+
+def _limit(session: Any) -> None:
+    """Give each request of a session of `requests` its deadlines, if it has none."""
+    for adapter in session.adapters.values():
+        if not isinstance(adapter.send, partial):
+            adapter.send = partial(_send, adapter.send)
+
+
+def _send(send: Callable[..., Any], request: Any, *, timeout: Any = None, **options: Any) -> Any:
+    return send(request, timeout=timeout or (REST_CATALOGS.connect_s, REST_CATALOGS.answer_s), **options)
 
 
 @contextmanager

@@ -282,7 +282,7 @@ def require_unskipped(coordinator: Any) -> None:
     name = coordinator.topology_name
     behind = coordinator.get_flat_relatives(upstream=False) if coordinator.has_dag() else ()
     for task in behind:
-        if not task.inherits_from_skipmixin or isinstance(task, LedgerTask):
+        if not getattr(task, "inherits_from_skipmixin", False) or isinstance(task, LedgerTask):
             continue
         for skipped in task.get_flat_relatives(upstream=False):
             part = part_of(skipped)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from airflow_trident import IcebergTable, TableSpout
 from airflow_trident.errors import (
     LedgerUnavailableError,
     Outcome,
@@ -23,7 +24,8 @@ from airflow_trident.errors import (
     StoreUnavailableError,
     TridentError,
 )
-from airflow_trident.io.database_limits import CLUSTERS, EVERY
+from airflow_trident.io import iceberg
+from airflow_trident.io.database_limits import CLUSTERS, EVERY, REST_CATALOGS
 from airflow_trident.io.hdfs import HdfsAddress
 from airflow_trident.io.hdfs_place import WebHdfsPlace
 from airflow_trident.io.object_arrow import open_object
@@ -151,6 +153,18 @@ def cluster_calls(hosts: str) -> Calls:
     }
 
 
+def iceberg_calls(hosts: str) -> Calls:
+    fields, properties = "word string, n long", {"type": "rest", "uri": f"http://{hosts}"}
+    with_login = {**properties, "credential": "user:word"}
+    table = IcebergTable("sales.orders", properties=properties)
+    spout = TableSpout(table, fields=fields)
+    return {
+        "state": lambda: table.make_state(counts(table)),
+        "login": lambda: IcebergTable("sales.orders", properties=with_login).make_state(counts(table)),
+        "coordinator": lambda: spout.coordinator().initialize_transaction(1, None),
+    }
+
+
 def calls_of(kind: str, hosts: str) -> Calls:
     match kind:
         case "redis":
@@ -161,6 +175,8 @@ def calls_of(kind: str, hosts: str) -> Calls:
             return zookeeper_calls(hosts)
         case "cluster":
             return cluster_calls(hosts)
+        case "iceberg":
+            return iceberg_calls(hosts)
         case "hdfs":
             return storage_calls(WebHdfsPlace(HdfsAddress.parse("staging", "hdfs://silenthdfs@/p").resolved()))
         case _:
@@ -172,6 +188,7 @@ ERRORS: dict[str, type[TridentError] | tuple[type[TridentError], ...]] = {
     "kafka": SourceUnavailableError,
     "zookeeper": LedgerUnavailableError,
     "cluster": SparkJobError,
+    "iceberg": (StoreUnavailableError, SourceUnavailableError),
     "hdfs": StoreUnavailableError,
     "s3": StoreUnavailableError,
     "azure": StoreUnavailableError,
@@ -195,8 +212,8 @@ def outcomes(request: pytest.FixtureRequest) -> Iterator[dict[str, Outcomes]]:
             "AIRFLOW_CONN_SILENTHDFS",
             hdfs_connection(url, read_timeout_s=WAIT_S, connect_timeout=WAIT_S, max_retries=1),
         )
-        for module in (drivers, drivers):
-            patch.setattr(module, "CLUSTERS", replace(CLUSTERS, answer_s=WAIT_S))
+        patch.setattr(drivers, "CLUSTERS", replace(CLUSTERS, answer_s=WAIT_S))
+        patch.setattr(iceberg, "REST_CATALOGS", replace(REST_CATALOGS, connect_s=WAIT_S, answer_s=WAIT_S))
         calls = {kind: calls_of(kind, server.hosts) for kind in ERRORS}
         pool = ThreadPoolExecutor(sum(map(len, calls.values())))
         yield {
