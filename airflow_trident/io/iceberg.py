@@ -17,7 +17,7 @@ from airflow_trident.errors import ConfigurationError, StoreUnavailableError, Tr
 from airflow_trident.io import connections
 from airflow_trident.io.arrow import Calendar, require_fit
 from airflow_trident.io.connections import Connection, require_extra
-from airflow_trident.io.database_limits import REST_CATALOGS
+from airflow_trident.io.database_limits import REST_CATALOGS, Limits
 from airflow_trident.io.datasets import Dataset, iceberg_dataset
 from airflow_trident.io.hadoop import S3_SCHEMES
 from airflow_trident.io.object_place import ObstorePlace
@@ -131,11 +131,10 @@ class IcebergPlace:
         :return: `pyiceberg.catalog.Catalog`.
         :raises ConfigurationError: pyiceberg does not know the catalog.
         """
-        module: Any = require_extra("pyiceberg.catalog", EXTRA)
 
         def load() -> Any:
             try:
-                return self._rest_catalog() or module.load_catalog(self.catalog, **self.resolved().properties)
+                return self._in_time()
             except ValueError as error:
                 if type(error) is not ValueError:  # an answer of the catalog that makes no sense
                     raise
@@ -147,14 +146,19 @@ class IcebergPlace:
 
         return self.twice(load)
 
-    def _rest_catalog(self) -> Any:
-        """pyiceberg's client of a REST catalog, with deadlines; None: the catalog is another one."""
+    def _in_time(self) -> Any:
+        """The catalog, with deadlines: pyiceberg asks REST catalogs and databases without any."""
+        module: Any = require_extra("pyiceberg.catalog", EXTRA)
         config: Any = require_extra("pyiceberg.utils.config", EXTRA)
-        properties = {**(config.Config().get_catalog_config(self.catalog) or {}), **self.resolved().properties}
+        own = dict(self.resolved().properties)
+        properties = config.merge_config(config.Config().get_catalog_config(self.catalog) or {}, own)
         kind, uri = str(properties.get("type") or "").lower(), str(properties.get("uri") or "")
-        if (kind != "rest" and (kind or "py-catalog-impl" in properties or not uri.startswith("http"))) or not uri:
-            return None
-        return _rest_in_time()(self.catalog, **properties)
+        is_known = uri and "py-catalog-impl" not in properties
+        if is_known and (kind == "rest" or (not kind and uri.startswith("http"))):
+            return _rest_in_time()(self.catalog, **properties)
+        if is_known and (kind == "sql" or (not kind and uri.startswith("postgresql"))):
+            own["uri"] = _limited(uri)
+        return module.load_catalog(self.catalog, **own)
 
     @staticmethod
     def close(catalog: Any) -> None:
@@ -241,6 +245,17 @@ def _rest_in_time() -> Any:
             return session
 
     return RestInTime
+
+
+def _limited(uri: str) -> str:
+    """The address of a database with limits of its driver, where it names none."""
+    sa: Any = require_extra("sqlalchemy", EXTRA)
+    url = sa.make_url(uri)
+    if url.get_backend_name() == "sqlite":
+        return uri
+    limits = Limits().arguments(url.get_backend_name(), url.get_driver_name())
+    missing = {name: str(value) for name, value in limits.items() if name not in url.query}
+    return str(url.update_query_dict(missing).render_as_string(hide_password=False))
 
 
 def _limit(session: Any) -> None:

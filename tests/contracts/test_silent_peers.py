@@ -5,6 +5,7 @@ All clients ask at the same time, since they only wait. A client without a deadl
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -12,9 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from airflow_trident import IcebergTable, TableSpout
+from airflow_trident.engine.spark import versions
 from airflow_trident.errors import (
     LedgerUnavailableError,
     Outcome,
@@ -156,11 +159,13 @@ def cluster_calls(hosts: str) -> Calls:
 def iceberg_calls(hosts: str) -> Calls:
     fields, properties = "word string, n long", {"type": "rest", "uri": f"http://{hosts}"}
     with_login = {**properties, "credential": "user:word"}
+    of_sql = {"uri": f"postgresql+psycopg://user:word@{hosts}/d", "warehouse": "/w"}
     table = IcebergTable("sales.orders", properties=properties)
     spout = TableSpout(table, fields=fields)
     return {
         "state": lambda: table.make_state(counts(table)),
         "login": lambda: IcebergTable("sales.orders", properties=with_login).make_state(counts(table)),
+        "SQL": lambda: IcebergTable("sales.orders", properties=of_sql).make_state(counts(table)),
         "coordinator": lambda: spout.coordinator().initialize_transaction(1, None),
     }
 
@@ -275,6 +280,31 @@ def test_an_object_store_that_falls_silent_ends_each_verb(bucket: Bucket, monkey
                 lambda: list(storage.list("")),
             ]
             list(pool.map(lambda call: given_up(call, StoreUnavailableError), calls))
+
+
+@pytest.mark.rare
+def test_a_spark_connect_server_that_falls_silent_ends_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A minute: the client waits for two pings."""
+
+    class Answers(grpc.GenericRpcHandler):  # type: ignore[misc]
+        def service(self, _call: Any) -> Any:
+            return grpc.unary_unary_rpc_method_handler(lambda request, _context: request)
+
+    options = [(name, value and 1_000) for name, value in versions._ALIVE]
+    monkeypatch.setattr(versions, "_ALIVE", options)
+    server = grpc.server(ThreadPoolExecutor(2), handlers=(Answers(),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    with SilentProxy(f"127.0.0.1:{port}") as proxy:
+        channel = versions.channel_of(f"sc://{proxy.hosts}", str(uuid.uuid4())).toChannel()
+        call = channel.unary_unary("/spark.connect.SparkConnectService/Any")
+        assert call(b"x") == b"x"
+        proxy.hush()
+        with pytest.raises(grpc.RpcError) as ended:
+            call(b"x", timeout=LONGEST_S)
+        assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
+        channel.close()
+    server.stop(None)
 
 
 # ---- the table of the documents ------------------------------------------------------------------------------------

@@ -247,16 +247,25 @@ def error_loggers() -> list[Any]:
 # ---- Spark Connect ---------------------------------------------------------------------------------------------
 
 
+_ALIVE = [
+    ("grpc.keepalive_time_ms", 330_000),
+    ("grpc.keepalive_timeout_ms", 30_000),
+    ("grpc.http2.max_pings_without_data", 0),
+]
+"""A server that was stopped answers no ping, and each call would wait for ever. Servers refuse clients that ping them
+more often than each five minutes."""
+
+
 def channel_of(url: str, session_id: str) -> Any:
     """The channel for a session of this id (the public builders differ before 4.0)."""
     try:
         from pyspark.sql.connect.client import DefaultChannelBuilder
     except ImportError:
         client: Any = import_module("pyspark.sql.connect.client")
-        older = client.ChannelBuilder(url)
+        older = client.ChannelBuilder(url, _ALIVE)
         older.params["session_id"] = session_id
         return older
-    builder: Any = DefaultChannelBuilder(url)
+    builder: Any = DefaultChannelBuilder(url, _ALIVE)
     builder.set("session_id", session_id)
     return builder
 
