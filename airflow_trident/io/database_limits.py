@@ -204,6 +204,6 @@ EVERY = {
     "HDFS (WebHDFS)": HDFS,
     "ZooKeeper": ZOOKEEPER,
     "Spark master, YARN, Kubernetes": CLUSTERS,
-    "REST catalogs of Iceberg": REST_CATALOGS,
+    "Iceberg catalogs (HTTP)": REST_CATALOGS,
 }
 """Name in the documents -> its deadlines."""

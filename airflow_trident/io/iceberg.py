@@ -147,7 +147,7 @@ class IcebergPlace:
         return self.twice(load)
 
     def _in_time(self) -> Any:
-        """The catalog, with deadlines: pyiceberg asks REST catalogs and databases without any."""
+        """The catalog, with deadlines: pyiceberg asks web servers and databases without any."""
         module: Any = require_extra("pyiceberg.catalog", EXTRA)
         config: Any = require_extra("pyiceberg.utils.config", EXTRA)
         own = dict(self.resolved().properties)

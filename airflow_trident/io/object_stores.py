@@ -204,7 +204,7 @@ class ObjectAddress:
         """Call this where an empty listing is an answer: the page of a proxy, for a login or of maintenance, is read as
         one.
 
-        :raises StoreUnavailableError: there is an object of a name that nobody has given.
+        :raises StoreUnavailableError: there is an object of a random name.
         """
         try:
             self.obstore().head(self.store(), f".trident-absent-{secrets.token_hex(8)}")

@@ -101,7 +101,7 @@ def _rewritten(lines: bytes, schema: Schema, ignore_extra: bool) -> bytes:
 
 
 def decoder() -> Callable[[str], Any]:
-    """Of a line: numbers have their texts, and objects know what is in them twice."""
+    """It decodes a line: numbers have their texts, and objects know what is in them twice."""
     return json.JSONDecoder(object_pairs_hook=_object, parse_float=Real).decode
 
 
