@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TypeAlias
@@ -161,8 +161,14 @@ def paths_of(schema: Schema) -> list[str]:
 
 
 def split_spec(spec: FieldSpec) -> tuple[str, ...]:
-    """Split ``"a, b decimal(3,1)"`` or a sequence of such texts into single declarations."""
-    texts = [spec] if isinstance(spec, str) else list(spec)
+    """Split ``"a, b decimal(3,1)"`` or a sequence of such texts into single declarations.
+
+    :raises FieldError: it is neither. A mapping would lose its types, and a set has no order.
+    """
+    has_order = isinstance(spec, Iterable) and not isinstance(spec, bytes | Mapping | Set)
+    texts: list[str] = [spec] if isinstance(spec, str) or not has_order else list(spec)  # type: ignore[list-item]
+    if not all(isinstance(text, str) for text in texts):
+        raise FieldError(f"fields were given as {spec!r}", 'Write them as a text, as in "word string, n long".')
     parts: list[str] = []
     for text in texts:
         parts.extend(_split(text))

@@ -69,7 +69,7 @@ class DeltaPlace:
     def __post_init__(self) -> None:
         if self.conn_id is not None:
             require_conn_id("a Delta table", self.conn_id)
-        if not self.uri:
+        if not isinstance(self.uri, str) or not self.uri:
             raise ConfigurationError("a Delta table without a place", "Give it a folder or a URI.")
         if urlsplit(self.uri).username is not None and not self._names_an_account():
             raise ConfigurationError(

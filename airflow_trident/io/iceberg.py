@@ -68,7 +68,7 @@ class IcebergPlace:
     def __post_init__(self) -> None:
         if self.conn_id is not None:
             require_conn_id("an Iceberg table", self.conn_id)
-        parts = self.name.split(".")
+        parts = self.name.split(".") if isinstance(self.name, str) else ()
         if len(parts) < 2 or not all(parts):
             raise ConfigurationError(
                 f"an Iceberg table named {self.name!r}", "Give namespace and table, as in 'sales.big_orders'."

@@ -57,6 +57,8 @@ def require_local_path(subject: str, path: AnyPath) -> str:
     text = text_of_path(path)
     if not isinstance(text, str) or not text:
         raise ConfigurationError(f"{subject} without a path: it got {path!r}", "Name a file or a folder.")
+    if "\0" in text:
+        raise ConfigurationError(f"{subject} cannot use the path {text!r}", "No path has the character NUL.")
     scheme_match = _SCHEME.match(text)
     if scheme_match is None:
         return text

