@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TypeAlias
@@ -165,7 +165,7 @@ def split_spec(spec: FieldSpec) -> tuple[str, ...]:
 
     :raises FieldError: it is neither. A mapping would lose its types, and a set has no order.
     """
-    has_order = isinstance(spec, Iterable) and not isinstance(spec, bytes | Mapping | Set)
+    has_order = isinstance(spec, Iterable) and not isinstance(spec, bytes | Mapping | set | frozenset)
     texts: list[str] = [spec] if isinstance(spec, str) or not has_order else list(spec)  # type: ignore[list-item]
     if not all(isinstance(text, str) for text in texts):
         raise FieldError(f"fields were given as {spec!r}", 'Write them as a text, as in "word string, n long".')
