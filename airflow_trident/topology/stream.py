@@ -365,7 +365,9 @@ class Stream(TupleStream):
         :raises PlanError: `state` is no state, `function` no query, a broadcast comes before, or `after_commit` is set
             for a state that this topology does not update.
         """
-        return states.state_query(self, state, inputs, function, outputs, after_commit=after_commit)
+        from airflow_trident.topology.verbs.query import state_query
+
+        return state_query(self, state, inputs, function, outputs, after_commit=after_commit)
 
     # ---- windows -----------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from airflow_trident.contracts.state import StateFactory
 from airflow_trident.topology.node_graph import NodeGraph
 from airflow_trident.topology.stream import GroupedStream, Stream
 from airflow_trident.topology.stream_base import StaticState
-from airflow_trident.topology.verbs import aggregate, states
+from airflow_trident.topology.verbs import aggregate
 from airflow_trident.types import FieldSpec
 
 if TYPE_CHECKING:
@@ -72,7 +72,9 @@ class Topology(NodeGraph):
         :param topology: the name of the topology that updates it; default: this one.
         :raises ConfigurationError: the store cannot have such fields.
         """
-        return StaticState(states.static(topology or self.name, state, name, keys, values))
+        from airflow_trident.topology.verbs.query import static
+
+        return StaticState(static(topology or self.name, state, name, keys, values))
 
     # ---- several streams ---------------------------------------------------------------------------------------
 
