@@ -105,6 +105,8 @@ def test_a_list_says_what_a_dictionary_says(
                 kept = kept[-3:]
                 sweep(place, kept, txid)
         assert ReadList(place, kept[-1]).records_of(names(*range(301))) == read
+        there = set(names(*range(0, 301, 3)))
+        assert ReadList(place, kept[-1]).missing(there) == len(read.keys() - there)
         for position in kept:
             ReadList(place, position).records_of(names(*range(301)))
 
