@@ -13,6 +13,7 @@ from airflow_trident.errors import (
     TransitionError,
 )
 from airflow_trident.ledger.ledger import Ledger
+from airflow_trident.protocol.partition_keys import has_failed
 from airflow_trident.protocol.records import Exceptions, Status
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
 from tests.fixtures import single
@@ -158,6 +159,17 @@ def test_l7_p8_status_and_pointer_change_together_and_the_pointer_passes_skipped
     commit(ledger, 5)
     assert ledger.view(0).pointer.committed == 5
     assert ledger.view(0).exceptions.skipped == Txids.of(2, 3, 4)
+
+
+def test_one_that_a_policy_skipped_counts_as_given_up_once_a_person_skips_it(ledger: Ledger) -> None:
+    begun(ledger, 1)
+    attempt = single.attempt(ledger, 1, owner="e").attempt
+    failed = ledger.fail(1, attempt, "boom", skip="on_failure=skip")
+    assert (failed.status, has_failed(failed)) == (Status.SKIPPED, True)
+    given_up = ledger.skip(1, "no such day")
+    assert (given_up.status, given_up.error, given_up.first_error) == (Status.SKIPPED, "no such day", "boom")
+    assert not has_failed(given_up)
+    assert ledger.skip(1, "again").error == "no such day"
 
 
 def test_a_skipped_one_that_waits_again_holds_the_others_back(ledger: Ledger) -> None:

@@ -15,6 +15,7 @@ from airflow_trident.ledger.verbs.commits import ticket_of
 from airflow_trident.ledger.verbs.topology import noted, require_closable
 from airflow_trident.ledger.workers import Worker
 from airflow_trident.protocol.decide import MendedSources, SeenTransaction, accepted, cannot_skip
+from airflow_trident.protocol.partition_keys import has_failed
 from airflow_trident.protocol.records import (
     CommitTicket,
     Exceptions,
@@ -95,7 +96,10 @@ class OracleStates:
         with self._changed:
             record = self._seen(txid, seen)
             if record.status is Status.SKIPPED:
-                return record
+                if not has_failed(record):
+                    return record
+                later_ms = record.times_ms[Status.FAILED] + 1
+                return self._store(record.with_error(reason), times_ms={**record.times_ms, Status.SKIPPED: later_ms})
             if record.invalidated:
                 raise cannot_skip(txid)
             if record.touched and record.status is not Status.COMMITTED:

@@ -27,6 +27,7 @@ from airflow_trident.protocol.decide import MendedSources, SeenTopology, SeenTra
 from airflow_trident.protocol.durable_format import Format, plain_fields
 from airflow_trident.protocol.exceptional_txids import closed, over_skipped, shifted
 from airflow_trident.protocol.outcomes import CoordinatorOutcome, Lag, OutcomeKind
+from airflow_trident.protocol.partition_keys import has_failed
 from airflow_trident.protocol.records import (
     ERROR_CHARACTERS,
     Claim,
@@ -193,7 +194,12 @@ def skip(
     """
     tx = _as_seen(snap, txid, seen)
     if tx.status is Status.SKIPPED:
-        return Unchanged(tx)
+        if not has_failed(tx):
+            return Unchanged(tx)
+        # The policy of its tasks skipped it: from now on a person does, and it counts as failed no more.
+        skipped_ms = max(snap.now_ms, tx.times_ms[Status.FAILED] + 1)
+        given_up = replace(tx.with_error(reason), op=snap.op, times_ms={**tx.times_ms, Status.SKIPPED: skipped_ms})
+        return Change(writes=(snap.set_tx(given_up),), witness=snap.paths.tx(txid), result=given_up)
     if tx.invalidated:
         raise cannot_skip(txid)
     if tx.touched and not tx.status.is_final:
