@@ -71,7 +71,9 @@ def is_committed(entry: PartitionEntry, tx: TxRecord | None) -> bool:
 def has_failed(tx: TxRecord) -> bool:
     """Has its last attempt failed? Then it is FAILED, or SKIPPED by the same step. One that a person skips is not."""
     failed_ms, skipped_ms = (tx.times_ms.get(status.value) for status in (Status.FAILED, Status.SKIPPED))
-    return tx.status is Status.FAILED or (tx.status is Status.SKIPPED and failed_ms == skipped_ms)
+    return tx.status is Status.FAILED or (
+        tx.status is Status.SKIPPED and failed_ms is not None and failed_ms == skipped_ms
+    )
 
 
 def may_begin(entry: PartitionEntry, tx: TxRecord | None) -> bool:

@@ -227,7 +227,8 @@ def refresh_sources(ledger: Ledger, topology: Topology, record: TxRecord, reason
     whose files replace their rows.
 
     :returns: False: it has been taken over, or a commit of it has begun.
-    :raises EmptyPartitionError, SourceGoneError: as :func:`begin_partition`, by the topology's own rules.
+    :raises EmptyPartitionError, SourceGoneError: as :func:`begin_partition`, by the topology's own rules. They do not
+        ask again about what was gone when the transaction took its sources.
     """
     if record.partition is None:
         with OpenCoordinators(topology, ledger) as using:
@@ -242,7 +243,7 @@ def refresh_sources(ledger: Ledger, topology: Topology, record: TxRecord, reason
     with OpenCoordinators(topology, ledger) as using:
         sources = _Sources(topology, bound_to(topology).parse(key), using.opened())
         now = sources.look(record.metadata)
-        sources.require(now, seen, request)
+        sources.require(now, seen, request, accepted=record.metadata)
     return ledger.refresh(seen.entry, key, now, reason) is not None
 
 
@@ -288,18 +289,25 @@ class _Sources:
             metadata_by_stream[name] = codec.require_json(metadata, f"the metadata of stream {name!r}")
         return metadata_by_stream
 
-    def require(self, now: Metadata, seen: SeenPartition, request: PartitionRequest) -> PartitionChange:
+    def require(
+        self, now: Metadata, seen: SeenPartition, request: PartitionRequest, accepted: Metadata | None = None
+    ) -> PartitionChange:
         """The change since the last COMMITTED transaction.
 
+        :param accepted: sources whose losses are accepted already: those of the unfinished transaction.
         :raises EmptyPartitionError: there are no data. :raises SourceGoneError: some that it read are gone.
         """
         rules = bound_to(self.topology)
         change = self.since(seen, now)
+        gone = change.gone
+        if accepted is not None:
+            lost = changed(self.coordinators, accepted, now).gone
+            gone = tuple(part for part in gone if part in lost)
         if (request.gone or rules.gone) is OnMissing.ERROR:
-            if change.gone:
+            if gone:
                 raise SourceGoneError(
                     f"transaction {seen.committed_txid} read parts of the partition {self.partition.key} that are "
-                    f"gone: {_listed(change.gone)}",
+                    f"gone: {_listed(gone)}",
                     'Restore them; or ask for the partition with gone="take" (`--gone take`), and it loses their rows.',
                 )
             if seen.committed is None and (expired := self._expired(now)):
@@ -307,7 +315,9 @@ class _Sources:
                     f"rows of the partition {self.partition.key} may have expired: {_listed(expired)}",
                     'Restore them; or ask for the partition with gone="take" (`--gone take`), and it has the others.',
                 )
-        if not any(map(has_data, now.values())) and (request.empty or rules.empty) is OnMissing.ERROR:
+        was_empty = accepted is not None and not any(map(has_data, accepted.values()))
+        is_empty = not was_empty and not any(map(has_data, now.values()))
+        if is_empty and (request.empty or rules.empty) is OnMissing.ERROR:
             raise EmptyPartitionError(
                 f"no source of topology {self.topology.name!r} has data of the partition {self.partition.key}",
                 'Deliver them; or ask for the partition with empty="take" (`--empty take`), and it becomes empty.',

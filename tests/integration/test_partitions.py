@@ -223,6 +223,29 @@ def test_a_transaction_takes_its_sources_anew_while_no_state_can_have_it(days: D
     assert len(record.accepted) == 1
 
 
+@pytest.mark.parametrize("is_gone_too", [False, True])
+def test_what_a_person_accepted_stays_accepted_when_the_sources_change(days: Days, is_gone_too: bool) -> None:
+    days.deliver(MONDAY, ("a", 1))
+    gone, other = (days.deliver(MONDAY, ("b", 1), name=name) for name in ("gone", "other"))
+    days.run(MONDAY)
+    before = days.sums
+    gone.unlink()
+
+    def change(milestone: Milestone, txid: int) -> None:
+        if milestone is Milestone.BEGUN:
+            days.deliver(MONDAY, ("a", 7))
+            if is_gone_too:
+                other.unlink()
+
+    with told(change):
+        if is_gone_too:
+            with pytest.raises(SourceGoneError, match=r"2026-11-23-other\.json"):
+                days.run(MONDAY, gone="take")
+        else:
+            days.run(MONDAY, gone="take")
+    assert days.sums == (before if is_gone_too else days.expected(MONDAY))
+
+
 def test_a_source_that_changes_in_each_attempt_fails_in_the_end(days: Days) -> None:
     days.deliver(MONDAY, ("a", 1))
     content = iter(range(100, 200))
