@@ -411,6 +411,23 @@ def test_the_days_of_a_month_are_a_calendar_and_a_click_shows_the_transactions_o
     expect(window.get_by_role("button", name="Earlier")).to_be_disabled()
 
 
+def test_a_redo_is_clicked_and_its_run_is_shown(login: Login, page: PageServer, days: str) -> None:
+    window = login("uwe", of_month(days))
+    window.get_by_role("button", name=re.compile("^2020-02-04: missing since 2020-02-0")).click()
+    window.get_by_role("button", name="Redo, partition 2020-02-04").click()
+    expect(window.locator("#dialog-what")).to_contain_text("Each day is processed again from its sources")
+    expect(window.get_by_label("From partition")).to_have_value("2020-02-04")
+    window.get_by_label("to partition").fill("2020-02-08")
+    window.get_by_label("Which").select_option("missing")
+    confirm(window)
+    expect(window.locator("#mending")).to_contain_text("backfill of 2020-02-04 to 2020-02-08, missing ones by uwe")
+    window.get_by_role("button", name="Redo, partition 2020-02-04").click()
+    with page.ledger(days) as ledger:
+        begin_key(ledger, "2020-02-04")
+    confirm(window)
+    expect(window.locator("#dialog-error")).to_contain_text("the partition 2020-02-04 has moved")
+
+
 def test_the_arrow_keys_lead_through_the_days_and_enter_chooses_one(login: Login, days: str) -> None:
     window = login("vera", of_month(days))
     cells = window.locator("button.cell")

@@ -131,6 +131,71 @@ tell({"done": done, "nothing": nothing, "held": held() == HELD, "events": events
     assert len({task for task, _ in result["events"][1:]}) == 1
 
 
+DAYS = """
+from airflow.sdk import DAG
+from airflow_trident import FileSpout, Partitions, SqliteState, Sum, Topology, trident_transaction
+
+topology = Topology("words", partitions=Partitions("day", begin="2020-02-01"))
+orders = topology.new_stream(
+    "orders", FileSpout("FOLDER/day={partition}/*.json", format="json", fields="shop string, cents long")
+)
+orders.group_by("day, shop").persistent_aggregate(SqliteState("FOLDER/words.db"), "cents", Sum(), "cents")
+with DAG("words", schedule=None) as dag:
+    trident_transaction(topology, engine="local", partition="{{ params.day }}", params={"day": "2020-02-01"})
+again = ready = None
+"""
+
+
+def test_partitions_are_done_again_and_missing_ones_for_the_first_time_and_a_person_may_take_that_data_are_gone(
+    airflow_home: AirflowHome,
+) -> None:
+    write_both(airflow_home)
+    airflow_home.write_dag("words", DAYS.replace("FOLDER", str(airflow_home.folder)))
+    result = airflow_home.python(
+        ORDERS
+        + """
+def deliver(day, cents):
+    path = Path(f"day=2020-02-0{day}", "a.json")
+    path.parent.mkdir(exist_ok=True)
+    path.write_text('{"shop": "mill", "cents": %d}' % cents)
+def sums():
+    (spec,) = topology.states.values()
+    with spec.factory.make_state(spec) as state:
+        return sorted([str(day), cents] for (day, _), (cents,) in state.items())
+for day in (1, 2, 3):
+    deliver(day, day)
+first = play(dag)
+missing = order("backfill", partition="2020-02-01", to="2020-02-03", choice="missing")
+every = [sums()]
+deliver(1, 10)
+again = order("backfill", partition="2020-02-01", to="2020-02-02")
+every.append(sums())
+deliver(3, 30)
+changed = order("backfill", partition="2020-02-01", to="2020-02-03", choice="changed")
+every.append(sums())
+Path("day=2020-02-02", "a.json").unlink()
+refused = order("backfill", partition="2020-02-02")
+taken = order("backfill", partition="2020-02-02", gone="take", empty="take")
+every.append(sums())
+with ledger() as one:
+    reasons = [text for tx in one.transactions() for text in tx.accepted]
+tell({"first": first, "orders": [missing, again, changed, taken], "refused": refused[0], "every": every,
+      "reasons": sorted(set(reasons))})
+"""
+    )
+    assert set(result["first"].values()) == {"success"}
+    assert result["orders"] == [["success", [f"committed: {txids}"]] for txids in ("2, 3", "4, 5", "6", "7")]
+    assert result["refused"] == "failed"
+    first, second, third = ([f"2020-02-0{day}", day] for day in (1, 2, 3))
+    assert result["every"] == [
+        [first, second, third],
+        [["2020-02-01", 10], second, third],
+        [["2020-02-01", 10], second, ["2020-02-03", 30]],
+        [["2020-02-01", 10], ["2020-02-03", 30]],
+    ]
+    assert result["reasons"] == ["because (backfill by uwe on the page)"]
+
+
 def test_a_changed_definition_is_accepted(airflow_home: AirflowHome) -> None:
     write_both(airflow_home)
     airflow_home.python(PROGRAM + "tell(play(dag))")

@@ -1,4 +1,5 @@
 import {at, count, make, moment} from "./dom.js";
+import {button} from "./actions.js";
 
 /* The partitions of a bound topology: days as a calendar of a month, hours as a row for each day, weeks and months of a year
    as a list. */
@@ -81,7 +82,7 @@ export function drawPartitions(data, shown) {
   const entry = cells.find(cell => cell.dataset.key === (held || shown.partition)) || cells[cells.length - 1];
   for (const cell of cells) cell.tabIndex = cell === entry ? 0 : -1;
   if (held && entry) entry.focus({preventScroll: true});
-  at("partitions-acts").replaceChildren(...[]);
+  at("partitions-acts").replaceChildren(...(shown.data.may_act ? [button("redo", shown.data, null, shown.reload)] : []));
   at("partition").hidden = !chosen;
   at("partition").replaceChildren(...(chosen ? panel(chosen, shown) : []));
 }
@@ -97,7 +98,7 @@ function panel(cell, shown) {
   put("In the states", cell.committed_txid ? `transaction ${cell.committed_txid}${cell.committed_ms ? `, committed ${moment(cell.committed_ms)}` : ""}` : "nothing");
   const all = make("button", {type: "button", textContent: "Show all transactions"});
   all.addEventListener("click", () => shown.choose(null));
-  const acts = [];
+  const acts = shown.data.may_act && cell.status !== "OPEN" ? [button("redo", shown.data, cell, shown.reload)] : [];
   return [make("h2", {textContent: `Partition ${cell.key}`}), list, make("div", {className: "acts"}, ...acts, all)];
 }
 
