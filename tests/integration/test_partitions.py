@@ -26,6 +26,7 @@ from airflow_trident.ledger.znodes import Create, Op, ReadResult
 from airflow_trident.protocol.partition_keys import PartitionEntry, encode_keys
 from airflow_trident.protocol.partitions import Partition
 from airflow_trident.protocol.records import Claim, Status
+from airflow_trident.runtime.backfill import Backfill, BackfillOutcome, Selection
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.milestones import Milestone, told
@@ -369,6 +370,31 @@ def test_an_older_transaction_of_a_partition_is_never_committed_after_a_newer_on
         days.commit(txid)
     with pytest.raises((SupersededError, LateBatchError)):
         days.emit(2)
+    assert days.sums == days.expected(MONDAY, TUESDAY)
+
+
+@pytest.mark.parametrize("selection", [Selection(first=2, last=2), Selection(first=1, last=3), Selection(failed=True)])
+def test_no_backfill_brings_back_what_a_newer_transaction_has_replaced(days: Days, selection: Selection) -> None:
+    register(days)
+    for key in (TUESDAY, MONDAY):
+        days.deliver(key, ("a", 1))
+        days.asked(key, f"first of {key}")
+    days.ledger.skip(2, "a person")
+    days.deliver(MONDAY, ("a", 2))
+    assert days.asked(MONDAY, "second").txid == 3
+    for txid in (1, 3):
+        days.emit(txid)
+        days.commit(txid)
+    work = Backfill(
+        ledger=days.ledger, topology=days.topology, engine=LocalEngine, staging_root=days.staging, owner="a person"
+    )
+    outcomes = {done.txid: done for done in work.run(selection)}
+    assert days.statuses() == [Status.COMMITTED, Status.SKIPPED, Status.COMMITTED]
+    assert days.sums == days.expected(MONDAY, TUESDAY)
+    if 2 in outcomes:
+        assert outcomes[2].outcome is BackfillOutcome.FAILED
+        assert "Ask for" in outcomes[2].detail
+    assert days.run(MONDAY) == [4]
     assert days.sums == days.expected(MONDAY, TUESDAY)
 
 
