@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hypothesis import settings
@@ -14,9 +14,11 @@ from hypothesis.stateful import Bundle, invariant, rule
 
 from airflow_trident.ledger.answers import AskedPartition, NextBatches
 from airflow_trident.ledger.ledger import Ledger, ZNodeLedger
+from airflow_trident.protocol.decide import MendedSources
 from airflow_trident.protocol.partition_keys import PartitionEntry
 from airflow_trident.protocol.partitions import Partitions
 from airflow_trident.protocol.records import Claim, TxRecord
+from airflow_trident.types import Json
 from tests.fixtures.faulty_znodes import FaultyZNodes
 from tests.fixtures.ledger import DEFINITION
 from tests.fixtures.ledger_calls import ATTEMPT_BY, NETWORK, SEVERAL, WHO, Network
@@ -110,6 +112,11 @@ class BoundLedgerAgainstPlainLedger(LedgerAgainstPlainLedger):
         asks = claim if claims else None
         self.both(who, network, lambda ledger: ledger.refresh(entry, key, new, "asked", claim=asks))
 
+    @rule(who=WHO, network=NETWORK, key=KEY, content=CONTENT)
+    def accept_source(self, who: int, network: Network, key: str, content: int) -> None:
+        txid = self.plain.partition(key).entry.tx
+        self.both(who, network, lambda ledger: ledger.accept_source(txid, Looked(key, content), "mended"))
+
     @rule(who=WHO, network=NETWORK, key=KEY)
     def close_transaction(self, who: int, network: Network, key: str) -> None:
         txid = self.plain.partition(key).entry.tx
@@ -151,6 +158,18 @@ class BoundLedgerAgainstPlainLedger(LedgerAgainstPlainLedger):
             assert unfinished in ([], [seen.entry.tx])
             committed = [tx.txid for tx in records if tx.status == "COMMITTED"]
             assert not committed or committed[-1] == seen.committed_txid
+
+
+@dataclass(frozen=True)
+class Looked(MendedSources):
+    key: str
+    content: int
+
+    def accept(self, stream: str, metadata: Json) -> Json:
+        return metadata_of(self.key, self.content)[stream]
+
+    def follow(self, stream: str, later: Json, accepted: Json) -> Json:
+        return later
 
 
 def metadata_of(key: str, content: int) -> dict[str, Any]:

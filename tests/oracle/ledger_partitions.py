@@ -69,6 +69,12 @@ class OraclePartitions:
             if entry.tx == record.txid:
                 self._entries[key] = replace(entry, tx=entry.before, src=entry.before_src)
 
+    def _accepted_partition(self, record: TxRecord) -> None:
+        for key in record.partitions:
+            entry = self._entries[key]
+            if entry.tx == record.txid:
+                self._entries[key] = replace(entry, src=source_digest(record.metadata), looks=entry.looks + 1)
+
     def _require_may_come(self, record: TxRecord) -> None:
         for key in record.partitions:
             entry = self._entries[key]
@@ -101,7 +107,7 @@ class OraclePartitions:
             if record.status is Status.FAILED:
                 self._list_as(self._replaying, txid)
             changes = {"metadata": metadata, "staged": None, "owner": NOBODY, "error": "", "first_error": ""}
-            changes["claim"] = claim or record.claim
+            changes |= {"claim": claim or record.claim, "checks": {}}
             accepted = (*record.accepted, reason)[-10:]
             status = move(record.status, Status.PROCESSING, txid=txid)
             over = record.with_past_attempt()

@@ -43,6 +43,7 @@ class OracleStates:
     _late: set[int]
     _replaying: set[int]
     _closed: set[int]
+    _accepted_partition: Callable[[TxRecord], None]
     _records: dict[int, TxRecord]
     _next: int
     _closed_partition: Callable[[TxRecord], None]
@@ -119,6 +120,7 @@ class OracleStates:
             found, followed = accepted(record, later, sources, committed=self._committed, reason=reason)
             for one in followed:
                 self._store(one)
+            self._accepted_partition(found)
             if record.status in (Status.FAILED, Status.SKIPPED):
                 return self._store(found)
             self._list_as(self._failed, txid)

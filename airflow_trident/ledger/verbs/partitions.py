@@ -195,6 +195,16 @@ def require_may_come(snap: Snapshot, tx: TxRecord) -> None:
         )
 
 
+def accepted_writes(snap: Snapshot, record: TxRecord, seen: PartitionEntry | None) -> list[Write]:
+    """The write of the index after a person made a transaction take its sources as they are.
+
+    :param seen: the entry of its key from before they were looked at.
+    """
+    if record.partition is None or seen is None or seen.tx != record.txid:
+        return []
+    return [snap.put_entry(record.partition.key, looked(seen, source_digest(record.metadata)))]
+
+
 def closing_writes(snap: Snapshot, tx: TxRecord) -> list[Write]:
     """The write of the index after a person closed a transaction."""
     if tx.partition is None:

@@ -21,7 +21,7 @@ from airflow_trident.ledger.transact import Change, Unchanged
 from airflow_trident.ledger.verbs import common
 from airflow_trident.ledger.verbs.announcements import settled
 from airflow_trident.ledger.verbs.opaque import rewrite
-from airflow_trident.ledger.verbs.partitions import closing_writes
+from airflow_trident.ledger.verbs.partitions import accepted_writes, closing_writes
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.decide import MendedSources, SeenTopology, SeenTransaction, accepted, cannot_skip
 from airflow_trident.protocol.durable_format import Format, plain_fields
@@ -230,6 +230,7 @@ def accept_source(
     common.require_not_passed_over(snap, tx)
     snap.prefetch_transactions(above)
     later = [later_record for later_record in map(snap.tx, above) if later_record is not None]
+    seen_entry = None if tx.partition is None else snap.entry(tx.partition.key)  # before the sources are looked at
     accepted_record, followed = accepted(tx, later, sources, committed=snap.pointer().committed, reason=reason)
     listed = tx.status in (Status.FAILED, Status.SKIPPED)
     record = replace(accepted_record, op=snap.op) if listed else common.moved(snap, accepted_record, Status.FAILED)
@@ -238,6 +239,7 @@ def accept_source(
         for rewritten in (record, *(replace(rewritten, op=snap.op) for rewritten in followed))
         for write in rewrite(snap, rewritten)
     ]
+    writes += accepted_writes(snap, record, seen_entry)
     if not listed:
         writes += common.exceptions_write(snap, txid, "failed")
     return Change(writes=tuple(writes), witness=snap.paths.tx(txid), result=record)
