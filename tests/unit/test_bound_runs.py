@@ -73,17 +73,17 @@ class Site:
         for name, value in arguments.items():
             setattr(task, name, value)
         if verb != "coordinate":
-            task.txid = self.xcoms[run.run_id, "shop.coordinate"]
+            txids = self.xcoms[run.run_id, "shop.coordinate"]
+            task.txid = txids[0] if verb == "turn" and isinstance(txids, list) else txids
         returned = task.execute(self.context(verb, run))
         self.xcoms[run.run_id, task.task_id] = returned
         return returned
 
-    def play(self, run: Run) -> int:
-        """All tasks of a run."""
+    def play(self, run: Run) -> Any:
+        """All tasks of a run. Returns its transaction, or the list of them."""
         for verb in TASKS:
             self.task(verb, run)
-        txid: int = self.xcoms[run.run_id, "shop.coordinate"]
-        return txid
+        return self.xcoms[run.run_id, "shop.coordinate"]
 
     def context(self, verb: str, run: Run) -> Any:
         ti = SimpleNamespace(
@@ -318,3 +318,35 @@ def test_a_day_that_keeps_failing_lets_the_others_pass_and_is_done_when_it_is_as
     assert site.sums() == site.expected(MONDAY, TUESDAY)
     with pytest.raises(AirflowFailException, match=r"closed for good.*Ask for its partition again"):
         site.task("emit", Run(MONDAY, name="old"))
+
+
+def test_a_scheduled_run_that_looks_back_does_what_changed_once_and_fills_no_gap(site: Site) -> None:
+    back = Partitions("day", begin="2026-01-01", timezone="Europe/Berlin", lookback=4)
+    site = Site(site.folder, back, group=5)
+    earlier = {key: f"2026-11-{day}" for key, day in zip(("gap", "failed", "same"), (20, 21, 22), strict=True)}
+    site.play(Run(MONDAY))
+    site.deliver(earlier["same"], ("s", 1))
+    site.play(Run(earlier["same"]))
+    site.deliver(earlier["failed"], ("f", 1)).write_text("[[1]]")
+    with pytest.raises(Exception, match="transaction 3"):
+        site.play(Run(earlier["failed"]))
+    site.deliver(earlier["gap"], ("g", 1))
+    site.deliver(TUESDAY, ("t", 1))
+    site.deliver(MONDAY, ("m", 9), name="late")
+    assert site.task("coordinate", Run(TUESDAY)) == [4, 5]
+    assert site.play(Run(TUESDAY)) == [4, 5], "a retry has the same"
+    assert [site.records()[txid].partition.key for txid in (4, 5)] == [TUESDAY, MONDAY]  # type: ignore[union-attr]
+    assert site.sums() == site.expected(MONDAY, TUESDAY, earlier["same"])
+    with pytest.raises(AirflowSkipException, match="are as they were"):
+        site.play(Run(TUESDAY, name="the next night"))
+    assert site.play(Run(TUESDAY, "manual")) == [6], "a person asked for this day alone"
+
+
+def test_an_earlier_day_that_cannot_be_done_again_is_left_as_it_is(site: Site) -> None:
+    site = Site(site.folder, Partitions("day", begin=MONDAY, timezone="Europe/Berlin", lookback=3), group=4)
+    site.deliver(TUESDAY, ("t", 1))
+    site.play(Run(MONDAY))
+    before = site.expected(MONDAY)
+    (site.folder / "in" / MONDAY / f"{MONDAY}-a.json").unlink()
+    assert site.play(Run(TUESDAY)) == [2]
+    assert site.sums() == before | site.expected(TUESDAY)
