@@ -82,7 +82,13 @@ from airflow_trident.ledger.znodes import Set, ZNodes, require_sizes
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.exceptional_txids import needed_at_any_age
 from airflow_trident.protocol.outcomes import CoordinatorOutcome, OutcomeKind
-from airflow_trident.protocol.partition_keys import PartitionEntry, SeenPartition, decode_keys, period_of
+from airflow_trident.protocol.partition_keys import (
+    PartitionEntry,
+    SeenPartition,
+    decode_keys,
+    may_be_outdated,
+    period_of,
+)
 from airflow_trident.protocol.records import LedgerView, StagedRef, TopologyRecord, TxRecord
 from airflow_trident.protocol.topologies import Definition
 from airflow_trident.types import Json
@@ -335,10 +341,16 @@ class Ledger(Closing, KeepsStaged):
     def partition(self, key: str) -> SeenPartition:
         """The entry of a partition key in the index, and the records of its transactions. Only for a bound topology."""
         paths = self.paths()
-        snap = self.transactor.fresh(paths, [*paths.about(0), paths.period(key)])
-        entry = snap.entry(key)
-        records = self._records(snap, [txid for txid in (entry.tx, entry.before) if txid])
-        return SeenPartition.of(entry, {record.txid: record for record in records})
+        while True:
+            snap = self.transactor.fresh(paths, [*paths.about(0), paths.period(key)])
+            entry = snap.entry(key)
+            records = self._records(snap, [txid for txid in (entry.tx, entry.before) if txid])
+            kept = {record.txid: record for record in records}
+            if (
+                not may_be_outdated(entry, kept)
+                or self.transactor.fresh(paths, [paths.period(key)]).entry(key) == entry
+            ):
+                return SeenPartition.of(entry, kept)
 
     def partitions(self, first: str = "", last: str = "") -> dict[str, PartitionEntry]:
         """The index of a bound topology: partition key -> its entry, in the order of the keys.
@@ -360,10 +372,13 @@ class Ledger(Closing, KeepsStaged):
 
         :param metadata: also those that records keep apart; without them a large partition costs no more than others.
         """
-        entries = self.partitions(first, last)
-        wanted = sorted({txid for entry in entries.values() for txid in (entry.tx, entry.before) if txid})
-        records = {record.txid: record for record in (self.records(wanted) if metadata else self._light(wanted))}
-        return {key: SeenPartition.of(entry, records) for key, entry in entries.items()}
+        while True:
+            entries = self.partitions(first, last)
+            wanted = sorted({txid for entry in entries.values() for txid in (entry.tx, entry.before) if txid})
+            kept = {record.txid: record for record in (self.records(wanted) if metadata else self._light(wanted))}
+            pruned = {key: entry for key, entry in entries.items() if may_be_outdated(entry, kept)}
+            if not pruned or pruned.items() <= self.partitions(first, last).items():
+                return {key: SeenPartition.of(entry, kept) for key, entry in entries.items()}
 
     def keeps(self) -> Callable[[int], bool]:
         """Says of a transaction that its record is kept, as this process last saw it; costs nothing after a commit.

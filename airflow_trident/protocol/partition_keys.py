@@ -68,6 +68,14 @@ def is_committed(entry: PartitionEntry, tx: TxRecord | None) -> bool:
     return entry.tx != NO_TXID and (tx is None or tx.status is Status.COMMITTED)
 
 
+def may_be_outdated(entry: PartitionEntry, records: Mapping[int, TxRecord]) -> bool:
+    """Is its transaction pruned? If it was CLOSED after the entry was read, this is another one now.
+
+    :param records: those that were read after the entry.
+    """
+    return entry.tx != NO_TXID and entry.tx not in records
+
+
 def has_failed(tx: TxRecord) -> bool:
     """Has its last attempt failed? Then it is FAILED, or SKIPPED by the same step. One that a person skips is not."""
     failed_ms, skipped_ms = (tx.times_ms.get(status.value) for status in (Status.FAILED, Status.SKIPPED))

@@ -22,7 +22,7 @@ from airflow_trident.errors import (
 from airflow_trident.ledger.answers import Begun
 from airflow_trident.ledger.ledger import Ledger, MemoryLedger, ZNodeLedger
 from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
-from airflow_trident.ledger.znodes import Create, Op, ReadResult
+from airflow_trident.ledger.znodes import Create, Delete, Op, ReadResult
 from airflow_trident.protocol.partition_keys import PartitionEntry, encode_keys
 from airflow_trident.protocol.partitions import Partition
 from airflow_trident.protocol.records import Claim, Status
@@ -432,6 +432,40 @@ def test_a_partition_begins_only_if_nobody_has_taken_up_its_last_transaction_mea
     znodes.act = lambda: other.attempt([2], owner="another process")
     assert days.asked(MONDAY, "second").txid == 2
     assert days.statuses() == [Status.PROCESSING, Status.PROCESSING]
+
+
+class SlowReader(MemoryZNodes):
+    """`act`: what another process does after the index was read."""
+
+    act: Callable[[], object] | None = None
+
+    def read(self, paths: Sequence[str] = (), folders: Sequence[str] = ()) -> ReadResult:
+        result = super().read(paths, folders)
+        if self.act is not None and any("/keys/" in path for path in paths):
+            act, self.act = self.act, None
+            act()
+        return result
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_transaction_that_is_closed_and_pruned_meanwhile_does_not_count_as_committed(
+    days: Days, several: bool
+) -> None:
+    tree = MemoryTree()
+    other, znodes = ZNodeLedger(MemoryZNodes(tree), days.topology.name), SlowReader(tree)
+    days.ledger = ZNodeLedger(znodes, days.topology.name)
+    register(days)
+    days.deliver(MONDAY, ("a", 1))
+    days.asked(MONDAY, "first")
+    days.ledger.skip(1, "a person")
+
+    def close() -> None:
+        other.close_transaction(1, "a person")
+        MemoryZNodes(tree).multi([Delete(other.paths().tx(1))])
+
+    znodes.act = close
+    seen = days.ledger.seen_partitions(MONDAY, MONDAY)[MONDAY] if several else days.ledger.partition(MONDAY)
+    assert (seen.committed_txid, seen.entry.tx) == (0, 0)
 
 
 # ---- the index -------------------------------------------------------------------------------------------------
