@@ -457,12 +457,10 @@ def is_backfill_run(context: Context) -> bool:
 
 def backfill_run_refused(topology: str, context: Context) -> AirflowSkipException:
     """Skips a task of an Airflow backfill run: a source has no batch for the run's date, only data that is new now."""
-    from airflow_trident.protocol.diagnosis import backfill_failed_of
-
     return AirflowSkipException(
         f"run {context['dag_run'].run_id!r} is part of an Airflow backfill, and topology {topology} takes what its "
         "source has now, whatever the date of the run: no transaction is begun. "
-        f"{backfill_failed_of(topology)} replays transactions; allow_backfill_runs=True lets backfill "
+        f"`airflow trident backfill {topology} --failed` replays transactions; allow_backfill_runs=True lets backfill "
         "runs take new data all the same."
     )
 

@@ -143,7 +143,7 @@ def backfill_of(topology: str, txid: int) -> str:
     return f"`airflow trident backfill {topology} --txid {txid}`"
 
 
-def backfill_failed_of(topology: str) -> str:
+def _backfill_failed(topology: str) -> str:
     return f"`airflow trident backfill {topology} --failed`"
 
 
@@ -306,7 +306,7 @@ def _named(count: int) -> str:
 def _left(evidence: Evidence) -> Iterator[Diagnosis]:
     """Transactions that a person has to finish, and that hold up no other one yet."""
     lists, passed = evidence.view.exceptions, evidence.view.pointer.committed
-    command = backfill_failed_of(evidence.name)
+    command = _backfill_failed(evidence.name)
     above = sorted(txid for txid in lists.failed if txid > passed)[1:]
     below = sorted(txid for txid in lists.failed if txid <= passed)
     replayed = sorted({*lists.replaying, *lists.late})

@@ -16,7 +16,6 @@ from airflow_trident.ledger.ledger import Ledger
 from airflow_trident.ledger.workers import is_alive
 from airflow_trident.names import DEFAULT_MAX_MERGE_ROWS, DEFAULT_MAX_PARTITION_KEYS, DEFAULT_RETENTION
 from airflow_trident.protocol.decide import AlreadyCommitted, Wait
-from airflow_trident.protocol.diagnosis import backfill_of
 from airflow_trident.protocol.records import LedgerView, Owner, Status, TxRecord
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.drains.limits import AUTO, parse_group, require_groups
@@ -281,7 +280,9 @@ class Backfill:
             return None  # this process left it when it could not be listed
         if not is_alive(self.ledger.workers(), tx.owner):
             return None
-        return f"{tx.owner} (to take it over all the same: {backfill_of(self.topology.name, txid)})"
+        return (
+            f"{tx.owner} (to take it over all the same: `airflow trident backfill {self.topology.name} --txid {txid}`)"
+        )
 
 
 def is_unprocessed(tx: TxRecord) -> bool:

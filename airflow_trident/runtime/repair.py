@@ -34,7 +34,6 @@ from airflow_trident.errors import (
 from airflow_trident.ledger.ledger import Ledger, ZNodeLedger
 from airflow_trident.ledger.recovery import NOTHING_KNOWN, KnownTransactions, Seed, seed_from
 from airflow_trident.protocol.decide import SeenTransaction, Unknown
-from airflow_trident.protocol.diagnosis import backfill_failed_of
 from airflow_trident.protocol.records import Owner, TxRecord
 from airflow_trident.runtime.open_resources import MendedStreams, OpenCoordinators, OpenStates
 from airflow_trident.runtime.phases import Progress, unknown_transaction
@@ -129,7 +128,7 @@ def _tell(topology: str, seed: Seed, progress: Progress) -> None:
     for txid in seed.unfinished_txids:
         progress(
             f"transaction {txid} is not in every state, or not with one batch: "
-            f"{backfill_failed_of(topology)} replays it"
+            f"`airflow trident backfill {topology} --failed` replays it"
         )
     if seed.presumed:
         progress(

@@ -18,7 +18,6 @@ from airflow_trident.contracts.state import (
 )
 from airflow_trident.errors import FencedError, GoneOverError, HeldError, LateBatchError, LedgerBehindStateError
 from airflow_trident.io.arrow import arrow_schema
-from airflow_trident.protocol.diagnosis import backfill_of
 from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket
 from airflow_trident.protocol.state_gaps import state_behind
 from airflow_trident.protocol.txids import Txids
@@ -124,8 +123,8 @@ def _barred(marker: Marker | None, ticket: CommitTicket, state: str) -> Marker:
         raise HeldError(
             f"state {state!r} holds transaction {ticket.txid} of topology {ticket.topology!r}: its commit cannot be "
             "taken back",
-            "Correct what keeps the other states from taking it, and run its commit again: "
-            f"{backfill_of(ticket.topology, ticket.txid)}.",
+            "Correct what keeps the other states from taking it, and run its commit again: `airflow trident backfill "
+            f"{ticket.topology} --txid {ticket.txid}`.",
         )
     return replace(marker, fence=ticket.fence)
 
