@@ -720,6 +720,7 @@ FORMER = "needs a state that left during a commit; tests/integration/test_take_b
 GONE_OVER = "tests/integration/test_overtaken_commits.py does what the doctor says, in this order"
 LISTS = "tests/integration/test_source_lists.py loses a list, puts it back and makes it anew"
 PARTITIONS = "needs a bound topology; tests/integration/test_cli_partitions.py runs it"
+GATES = "needs a rule that a batch does not keep; tests/unit/test_gates.py breaks one"
 ELSEWHERE = {
     ("cli/added_connection.py", "airflow connections delete {...}"): SERVERS,
     ("storm/commands/workers.py", "airflow trident worker NAME"): WORKERS,
@@ -752,9 +753,12 @@ ELSEWHERE = {
     ("runtime/drains/limits.py", "airflow trident skip"): (
         "refused while the DAG is built, with no transaction; `failed` and `left` run it"
     ),
+    ("runtime/gates.py", "airflow trident accept-source"): GATES,
+    ("runtime/gates.py", "airflow trident backfill"): GATES,
     ("runtime/staged_batches.py", "airflow trident take-back {...} {...}"): (
         "tests/integration/test_other_plans.py takes the commit back and goes on"
     ),
+    ("spouts/files/bound_files.py", "airflow trident backfill TOPOLOGY --partition {...}"): PARTITIONS,
     ("spouts/files/read_list.py", "airflow trident ledger import"): LISTS,
     ("spouts/files/read_list.py", "airflow trident source mark-read TOPOLOGY STREAM"): LISTS,
     ("spouts/files/spout.py", "airflow trident source mark-read"): LISTS,
