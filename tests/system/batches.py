@@ -15,6 +15,8 @@ NAMES = (
     "alarm",
 )
 SCRIPTS = ("script_kills",)
+WEEK = "week"
+"""The DAG and the topology of the test of days."""
 TRANSACTIONS = 5
 LATE_S = 1
 """A run of `alarm` is late this number of seconds after the oldest uncommitted transaction began."""

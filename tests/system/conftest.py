@@ -144,12 +144,12 @@ def local_airflow(tmp_path_factory: pytest.TempPathFactory, airflow_database: Pa
     folder.make()
     give_database(folder, airflow_database)
     server = EmbeddedZooKeeper(folder.zookeeper)
-    for name in (*batches.NAMES, *batches.SCRIPTS):
+    for name in (*batches.NAMES, *batches.SCRIPTS, batches.WEEK):
         (root / name).mkdir()
     plugins = folder.airflow / "plugins"
     plugins.mkdir()
     shutil.copy(Path(__file__).parent / "alarms.py", plugins)
-    for file in ("dags.py", "batches.py", "scripts.py"):
+    for file in ("dags.py", "batches.py", "scripts.py", "week.py"):
         shutil.copyfile(Path(__file__).parent / file, folder.dags / file)
     extra = {**SERVERS, **OPTIONS, "SYSTEM_TESTS": str(root), "AIRFLOW__TRIDENT__ROOT": "/system-tests"}
     with ExitStack() as stack:
@@ -158,7 +158,7 @@ def local_airflow(tmp_path_factory: pytest.TempPathFactory, airflow_database: Pa
         stack.callback(airflow.processes.stop)
         airflow.start()
         airflow.wait_healthy()
-        for name in (batches.NAMES[-1], batches.SCRIPTS[-1]):
+        for name in (batches.NAMES[-1], batches.SCRIPTS[-1], batches.WEEK):
             airflow.wait_for_dag(name)
         yield airflow
 
