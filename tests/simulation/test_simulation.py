@@ -18,7 +18,7 @@ from tests.simulation.runner import Part, parts_of, play_all
 HISTORIES, FEWER = 16, 8
 """Histories of each kind. Those of tasks take twice as long, and some kinds are mixtures of two."""
 MORE = {"bound": 300, "groups-bound": 100}
-"""Of kinds that nobody has played by the hundred thousand."""
+"""Of kinds that nobody has played by the hundred thousand yet."""
 WITHIN_SEEDS = 1_000
 """Every defect is found within this number of histories."""
 
