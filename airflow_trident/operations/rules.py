@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -289,7 +290,8 @@ def check(
 
 
 def _require_name(verb: str, name: object) -> None:
-    if not isinstance(name, str) or not name.strip() or cleaned(name) != name or len(name) > _NAME_CHARACTERS:
+    is_line = isinstance(name, str) and name.splitlines() == [name] == [name.strip()] and cleaned(name) == name
+    if not is_line or len(str(name)) > _NAME_CHARACTERS:
         raise PlanError(f"{verb} got the name {name!r}", f"Give a text of one line, at most {_NAME_CHARACTERS}.")
 
 
@@ -297,6 +299,20 @@ def _severity(verb: str, name: str, severity: str) -> Severity:
     if severity not in set(Severity):
         raise PlanError(f"{verb} {name!r} got severity={severity!r}", 'Use severity="error" or "warn".')
     return Severity(severity)
+
+
+def _require_some_number(name: str, limits: Mapping[str, Bound]) -> None:
+    """:raises PlanError: two limits that no number is within."""
+    lows = [limits[limit] for limit in ("greater_than", "geq_to") if limit in limits]
+    highs = [limits[limit] for limit in ("less_than", "leq_to") if limit in limits]
+    is_open = "greater_than" in limits or "less_than" in limits
+    for low, high in itertools.product(lows, highs):
+        try:
+            is_empty = low > high or (is_open and low == high)  # type: ignore[operator]
+        except TypeError:
+            raise PlanError(f"check {name!r} has limits of two types: {low!r} and {high!r}", "Give one type.") from None
+        if is_empty:
+            raise PlanError(f"check {name!r} never passes: nothing is between {low!r} and {high!r}", "Exchange them.")
 
 
 def _require_limits(name: str, limits: Mapping[str, Bound], tolerance: float | None) -> None:
@@ -311,6 +327,7 @@ def _require_limits(name: str, limits: Mapping[str, Bound], tolerance: float | N
             raise PlanError(f"check {name!r} got {limit}={bound!r}", "Give a finite number.")
         if isinstance(bound, datetime.datetime) and bound.tzinfo is None:
             raise PlanError(f"check {name!r} got {limit}={bound!r} without a zone", "Give a time with tzinfo=UTC.")
+    _require_some_number(name, limits)
     if tolerance is None:
         return
     if isinstance(tolerance, bool) or not isinstance(tolerance, int | float) or not 0 <= tolerance < math.inf:
