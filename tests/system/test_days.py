@@ -82,7 +82,6 @@ class Week:
             return Counter({(day, shop): cents for day, shop, cents in rows})
 
 
-@pytest.mark.rare
 @pytest.mark.parametrize("scene", [WEEK], indirect=True)
 def test_a_week_of_late_corrected_and_failed_days_is_right_after_each_act(scene: Scene) -> None:
     week = Week(scene)
