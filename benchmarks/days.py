@@ -2,14 +2,17 @@
 
 Many missing days in one drain, with a ledger in a real ZooKeeper, beside one plain job over all of them; both write the
 sum of each shop and day into SQLite with full sync. One large day into a Delta table by day, beside a plain job that
-replaces the day by `replaceWhere`. All read the same Parquet files.
+replaces the day by `replaceWhere`. All read the same Parquet files. And a look at an unchanged day of very many files,
+beside the listing of its folder.
 """
 
 from __future__ import annotations
 
 import argparse
 import sqlite3
+import statistics
 import tempfile
+import time
 import uuid
 from collections.abc import Callable
 from contextlib import closing
@@ -129,13 +132,45 @@ def rows_of(table: str) -> int:
     return int(deltalake.DeltaTable(table).to_pyarrow_dataset().count_rows())
 
 
+# ---- a look at a day of very many files ------------------------------------------------------------------------
+
+
+def looks(folder: Path, files: int, runs: int) -> str:
+    """A look at an unchanged day, beside the listing of its folder, in turn."""
+    (key,) = keys(1)
+    day = folder / f"day={key}"
+    day.mkdir(parents=True)
+    for number in range(files):
+        (day / f"{number:06}.json").write_text('{"shop": "a", "cents": 1}\n')
+    days = Partitions("day", begin=BEGIN.isoformat())
+    spout = FileSpout(f"{folder}/day={{partition}}/*.json", format="json", fields="shop string, cents long").bound(days)
+    partition, coordinator = days.parse(key), spout.coordinator()
+    recorded = coordinator.partition(partition)
+    ways = {
+        "listing": lambda: spout.source_at(spout.path.of(partition)).list(),
+        "look": lambda: coordinator.partition(partition, recorded),
+    }
+    seconds = {name: list[float]() for name in ways}
+    for _ in range(runs):
+        for name, way in ways.items():
+            begin = time.process_time()
+            way()
+            seconds[name].append(time.process_time() - begin)
+    listing, look = (statistics.median(seconds[name]) for name in ways)
+    return f"listing {listing * 1e3:.0f} ms of CPU, look {look * 1e3:.0f} ms: {look / listing:.2f}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--days", type=int, default=400)
     parser.add_argument("--rows", type=int, default=10_000, help="of each of the many days")
     parser.add_argument("--large", type=int, default=1_000_000, help="rows of the large day")
+    parser.add_argument("--files", type=int, default=20_000, help="of the day that is looked at")
     parser.add_argument("--runs", type=int, default=3)
     given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="trident-look-") as path:
+        print(f"a look at an unchanged day of {given.files:,} files; goal: at most 1.3 of the listing")
+        print(looks(Path(path), given.files, given.runs), flush=True)
     spark = session(conf=delta_settings())
     with tempfile.TemporaryDirectory(prefix="trident-days-") as path:
         folder = Path(path)

@@ -53,9 +53,10 @@ TASKS = (
     [
         "tests/integration/test_airflow_spark.py",
         "tests/integration/test_airflow_tasks.py",
+        "tests/integration/test_days_in_airflow.py::test_a_template_gives_the_runs_of_a_classic_schedule_their_days",
     ],
 )
-"""A transaction through each kind of Spark connection; tasks that are cleared, killed, run twice."""
+"""A transaction through each kind of Spark connection; tasks that are cleared, killed, run twice; a bound topology."""
 TRIGGERER = (["tests/integration/test_airflow_triggerer.py"],)
 """A real triggerer, to which waiting tasks are deferred."""
 NO_SERVER, NO_TIMES = "brings a Connect server since 4.0", "this Spark has no times of day"

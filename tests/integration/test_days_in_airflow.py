@@ -76,3 +76,35 @@ tell({"runs": runs, "rows": rows(), "events": events()})
         ["2026-11-23", "2026-11-23", 2, 3],
     ]
     assert "dags trigger shop --conf" in airflow_home.output
+
+
+CLASSIC = """
+from airflow.sdk import DAG
+from airflow_trident import SqliteState, Sum, Topology, trident_transaction
+from tests.fixtures.days import DAYS, DayFiles
+
+topology = Topology("shop", partitions=DAYS)
+sums = topology.new_stream("orders", DayFiles("FOLDER/in")).group_by("day, shop")
+sums.persistent_aggregate(SqliteState("FOLDER/shop.db"), "cents", Sum(), "cents", name="sums")
+day = "{{ data_interval_end.in_timezone('Europe/Berlin').subtract(days=1).strftime('%Y-%m-%d') }}"
+with DAG("shop", schedule="@daily") as dag:
+    trident_transaction(topology, engine="local", partition=day)
+"""
+
+
+def test_a_template_gives_the_runs_of_a_classic_schedule_their_days(airflow_home: AirflowHome) -> None:
+    """In each release of Airflow: 3.1 knows no partitions."""
+    folder = str(airflow_home.folder)
+    airflow_home.write_dag("shop", CLASSIC.replace("FOLDER", folder))
+    airflow_home.options["PYTHONPATH"] = f"{airflow_home.dags}:{airflow_home.environment['PYTHONPATH']}"
+    result = airflow_home.python(
+        PROGRAM.replace("FOLDER", folder)
+        + """
+from datetime import datetime, timezone
+deliver(folder, "2026-11-23", [("a", 2)])
+deliver(folder, "2026-11-24", [("b", 3)])
+runs = [dag.test(logical_date=datetime(2026, 11, day, tzinfo=timezone.utc)).state for day in (24, 25)]
+tell({"runs": runs, "rows": rows()})
+"""
+    )
+    assert result == {"runs": ["success", "success"], "rows": [["2026-11-23", "a", 2], ["2026-11-24", "b", 3]]}

@@ -161,6 +161,33 @@ def test_a_scheduled_run_does_a_day_again_whose_sources_changed(site: Site) -> N
     assert site.sums() == site.expected(MONDAY)
 
 
+def test_of_several_runs_that_assets_trigger_for_one_day_the_last_one_has_all_of_it(site: Site) -> None:
+    """As a rollup with ``MinimumCount`` does: it fires again and again while hours of a day come in."""
+    txids = []
+    for number in range(4):
+        site.deliver(MONDAY, ("a", 10**number), name=f"hour-{number}")
+        txids.append(site.play(Run(MONDAY, "asset_triggered", str(number))))
+        assert site.sums() == site.expected(MONDAY)
+    assert txids == [1, 2, 3, 4]
+    with pytest.raises(AirflowSkipException):
+        site.play(Run(MONDAY, "asset_triggered", "without a new hour"))
+
+
+def test_a_skipped_revision_is_not_replayed_by_a_clear_of_its_run_after_a_newer_one(site: Site) -> None:
+    first = Run(MONDAY)
+    site.task("coordinate", first)
+    site.ledger().skip(1, "bad file")
+    site.deliver(MONDAY, ("a", 7))
+    assert site.play(Run(MONDAY, "manual")) == 2
+    first.clear_number = 1
+    with suppress(AirflowFailException, AirflowSkipException):
+        site.task("emit", first)
+    assert site.sums() == site.expected(MONDAY)
+    assert site.records()[1].status.lets_others_pass
+    assert site.play(first) == 3, "a clear of the whole run does the day again"
+    assert site.sums() == site.expected(MONDAY)
+
+
 @pytest.mark.parametrize(
     ("key", "why"),
     [

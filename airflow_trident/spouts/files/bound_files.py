@@ -171,11 +171,11 @@ class BoundFilesCoordinator(KeyedCoordinator):
         if not files:
             return None
         self._require_old(path, files)
-        recorded = {} if before is None else {file.path: file for file in _files(before)}
+        recorded = {} if before is None else _entries(before)
         new = [file for file in files if not _is_as_recorded(file, recorded.get(file.path))]
         if new:
-            recorded |= {file.path: file for file in source.claimed(source.base(), new, spout.digest_bytes)}
-        return {"partition": partition.key, "files": [recorded[file.path].to_json() for file in files]}
+            recorded |= {file.path: file.to_json() for file in source.claimed(source.base(), new, spout.digest_bytes)}
+        return {"partition": partition.key, "files": [recorded[file.path] for file in files]}
 
     def _marker(self, partition: Partition, path: str) -> FoundFile | None:
         """The file that says that the partition is complete; None: none does.
@@ -236,11 +236,22 @@ def _files(metadata: Json) -> list[RecordedFile]:
     return recorded_files(metadata, "")
 
 
-def _is_as_recorded(file: FoundFile, recorded: RecordedFile | None) -> bool:
-    """By size and time, or its store's mark: then its content need not be read."""
-    if recorded is None or (file.size, file.mtime_ns) != (recorded.size, recorded.mtime_ns):
+def _entries(metadata: Any) -> dict[str, Any]:
+    """By path, what the metadata say of each file, as it is: a day may have very many."""
+    try:
+        return {entry[0]: entry for entry in metadata["files"]}
+    except (KeyError, IndexError, TypeError) as error:
+        raise not_metadata_of("a FileSpout of a partition", metadata) from error
+
+
+def _is_as_recorded(file: FoundFile, recorded: Any) -> bool:
+    """By size and time, or its store's mark: then its content need not be read.
+
+    :param recorded: as `RecordedFile.to_json`; None: it is none of the files.
+    """
+    if recorded is None or [file.size, file.mtime_ns] != recorded[1:3]:
         return False
-    return not file.etag or file.etag == recorded.digest
+    return not file.etag or [file.etag] == recorded[3:4]
 
 
 def _content(file: RecordedFile) -> tuple[int, str | int]:
