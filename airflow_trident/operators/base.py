@@ -32,7 +32,7 @@ from airflow_trident.names import require_conn_id, require_name
 from airflow_trident.protocol.records import Claim, Owner
 from airflow_trident.protocol.txids import Txids
 from airflow_trident.settings import parse_txid
-from airflow_trident.tasks.airflow_versions import DEFERS, AirflowRescheduleException
+from airflow_trident.tasks.airflow_versions import DEFERS, AirflowRescheduleException, weight_rule
 from airflow_trident.tasks.waits import COMMIT, EMIT, WAITING, Asker, Rank, TaskOfRun, Until, next_look, told_by_dag
 from airflow_trident.topology.topology import Topology
 
@@ -152,7 +152,7 @@ class LedgerTask:
         highest = max(Rank)
         base = db_safe_priority(task.priority_weight + highest) - highest  # so no rank is cut off at the top
         base = vars(self).setdefault("_weight_without_rank", base)
-        task.weight_rule = "absolute"
+        task.weight_rule = weight_rule("absolute")
         task.priority_weight = base + rank
 
     def open_ledger(self, incarnation: str = "") -> Ledger:

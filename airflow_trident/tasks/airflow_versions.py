@@ -43,6 +43,12 @@ PARTITIONS_ASSETS = _RELEASE >= (3, 3)
 """Can a task report partitions of an asset when it succeeds?"""
 
 
+def weight_rule(name: str) -> Any:
+    """A rule as a task keeps it. Before Airflow 3.3 that is an object, and a DAG with a text is not serialized."""
+    load = getattr(import_module("airflow.sdk.bases.operator"), "validate_and_load_priority_weight_strategy", None)
+    return name if load is None else load(name)
+
+
 def checked_deferrable(deferrable: bool | None) -> bool | None:
     """A task's argument `deferrable`, unchanged. Warns, while a DAG is built, if this Airflow cannot do that.
 
