@@ -260,8 +260,9 @@ class TridentDrainOperator(EngineOperator):
                 )
             remember(context, TRY_KEY, this_try)
             limits, retention = self._limits(), settings.retention(self.retention)
-            with self.open_ledger() as ledger:
-                drain.partitions = self._missing(ledger)
+            if self.topology.partitions is not None:
+                with self.open_ledger() as ledger:
+                    drain.partitions = self._missing(ledger)
             submission = drain.start(self.attempts(context), self._claim(context), limits, retention, note)
             self._wait_deferred(context, submission)
             return drain.finish(submission)
