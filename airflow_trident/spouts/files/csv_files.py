@@ -68,7 +68,7 @@ class _CsvFile:
             if not are_plain_numbers(block.content, table):
                 return []
             return [parsed_batch(self.reading, batch, self._subject, 0) for batch in table.to_batches()]
-        except (pa.ArrowInvalid, DamagedInputError):
+        except (pa.ArrowInvalid, DamagedInputError, UnicodeDecodeError):
             return []
 
     def _by_texts(self, block: CsvBlock, names: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
@@ -120,6 +120,7 @@ class _CsvFile:
                 null_values=[""] if null is None and numbers else [] if null is None else [null],
                 strings_can_be_null=null is not None,
                 quoted_strings_can_be_null=False,
+                check_utf8=not numbers,  # the border looks, too
             ),
         )
         return table.combine_chunks().rename_columns([field.name for field in declared.values()])
