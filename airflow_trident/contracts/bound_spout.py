@@ -97,6 +97,24 @@ class BoundSpout(Spout):
         return f"{self.spout.describe()} by {self.partitions.step}"
 
 
+@dataclass(frozen=True)
+class KeyedFollower(Spout):
+    """Reads one partition of the log that the spout `follower` would follow. It has the fields of that spout."""
+
+    follower: Spout
+
+    @property
+    def schema(self) -> Schema:
+        return self.follower.schema
+
+    def lineage_datasets(self, metadata: Json) -> tuple[Dataset, ...]:
+        return self.follower.lineage_datasets(metadata)
+
+    @property
+    def adapts(self) -> str:
+        return type(self.follower).__name__
+
+
 class KeyedCoordinator(Coordinator):
     """Never says what is new: a bound topology asks for a partition."""
 

@@ -12,10 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_trident.contracts.bound_spout import KeyedCoordinator
+from airflow_trident.contracts.bound_spout import KeyedCoordinator, KeyedFollower
 from airflow_trident.contracts.spout import Emitter, PartitionChange, Spout, not_metadata_of
 from airflow_trident.errors import ConfigurationError, PlanError
-from airflow_trident.io.datasets import Dataset
 from airflow_trident.protocol.partitions import Partition, Partitions
 from airflow_trident.spouts.table_log import AddedFile, Span, TableLog, require_columns
 from airflow_trident.types import Json, Schema
@@ -35,29 +34,17 @@ def bound_table(spout: Spout, column: str, partitions: Partitions, open_log: Cal
 
 
 @dataclass(frozen=True)
-class BoundTable(Spout):
+class BoundTable(KeyedFollower):
     """`follower`: the spout that would follow the table; it reads the files."""
 
-    follower: Spout
     column: str
     open_log: Callable[[], TableLog]
-
-    @property
-    def schema(self) -> Schema:
-        return self.follower.schema
 
     def coordinator(self) -> BoundTableCoordinator:
         return BoundTableCoordinator(self.open_log, self.column, self.schema)
 
     def emitter(self) -> Emitter:
         return self.follower.emitter()
-
-    def lineage_datasets(self, metadata: Json) -> tuple[Dataset, ...]:
-        return self.follower.lineage_datasets(metadata)
-
-    @property
-    def adapts(self) -> str:
-        return type(self.follower).__name__
 
     def describe(self) -> str:
         return f"{self.follower.describe()[:-1]}, column {self.column})"

@@ -54,16 +54,13 @@ def _() -> Sequence[Patch]:
 
 @mutant("a day whose last transaction was skipped counts as committed", "bound")
 def _() -> Sequence[Patch]:
-    def as_committed(entry: PartitionEntry, tx: TxRecord | None) -> bool:
-        return original(entry, tx) or (tx is not None and tx.status is Status.SKIPPED)
-
     def seen(self: Ledger, key: str) -> SeenPartition:
         is_now = partition(self, key)
         if is_now.tx is not None and is_now.tx.status is Status.SKIPPED:
             return replace(is_now, committed=is_now.tx, committed_txid=is_now.tx.txid)
         return is_now
 
-    original, partition = partition_keys.is_committed, Ledger.partition
+    partition = Ledger.partition
     return [(Ledger, "partition", seen)]
 
 

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.contracts.bound_spout import KeyedCoordinator, key_and_split, splits_of_key
-from airflow_trident.contracts.spout import Emitter, PartitionChange, Split, Spout, not_metadata_of
+from airflow_trident.contracts.bound_spout import KeyedCoordinator, KeyedFollower, key_and_split, splits_of_key
+from airflow_trident.contracts.spout import Emitter, PartitionChange, Split, not_metadata_of
 from airflow_trident.errors import IncompletePartitionError
-from airflow_trident.io.datasets import Dataset
 from airflow_trident.protocol.partitions import Partition, Partitions
 from airflow_trident.spouts.kafka.consumer import KafkaCluster
 from airflow_trident.spouts.kafka.ranges import (
@@ -35,20 +34,15 @@ _TIME = "timestamp"
 
 
 @dataclass(frozen=True)
-class BoundKafka(Spout):
+class BoundKafka(KeyedFollower):
     """`follower`: the spout that would follow the topics. `reader`: its emitter of some fields. `slack`: how much
     younger a record before one of the partition may be than the partition's end."""
 
-    follower: Spout
     reader: Callable[[Schema], Emitter]
     topics: KafkaTopics
     options: BatchOptions
     slack: timedelta
     partitions: Partitions
-
-    @property
-    def schema(self) -> Schema:
-        return self.follower.schema
 
     def coordinator(self) -> BoundKafkaCoordinator:
         return BoundKafkaCoordinator(self.topics, self.options, self.slack)
@@ -66,13 +60,6 @@ class BoundKafka(Spout):
             f"message.timestamp.type=LogAppendTime; one behind records that are {self.slack} younger than the "
             "partition's end is left out (slack)",
         )
-
-    def lineage_datasets(self, metadata: Json) -> tuple[Dataset, ...]:
-        return self.follower.lineage_datasets(metadata)
-
-    @property
-    def adapts(self) -> str:
-        return type(self.follower).__name__
 
     def describe(self) -> str:
         return f"{self.topics.describe()[:-1]}, time {_TIME})"
